@@ -83,8 +83,13 @@ def test_a_short_lived_key_opens_sessions_with_its_configuration_and_makes_no_ot
     with pytest.raises(PermissionDeniedError):
         server.client(ticket.value).realtime.client_secrets.create()
     for seconds in (9, 7201):
-        with pytest.raises(BadRequestError, match="10 to 7200"):
-            make(expires_after={"anchor": "created_at", "seconds": seconds})
+        expiry = {"anchor": "created_at", "seconds": seconds}
+        with pytest.raises(BadRequestError, match="10 to 7200") as refused:
+            make(expires_after=expiry)
+        assert refused.value.param == "expires_after.seconds"
+        with pytest.raises(BadRequestError) as refused:
+            server.client(KEY).beta.realtime.transcription_sessions.create(client_secret={"expires_at": expiry})
+        assert refused.value.param == "client_secret.expires_at.seconds"
 
 
 def test_a_key_that_is_not_valid_unicode_is_refused_by_its_escape(server):

@@ -8,8 +8,9 @@ from realtime_script import Script, brief, final, interim, transcribed, without_
 from fakes.live_sessions import speech_ended, speech_started
 from harken.errors import HarkenError
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig, TurnDetection
-from harken.serve.live.translator import HangUp, OpenStream, StreamClosed
-from harken.serve.work.jobs import Failed
+from harken.serve.live.translator import HangUp, StreamClosed
+from harken.serve.work.engine import Failed
+from harken.serve.work.jobs import OpenStream
 from harken.streaming import LoadChanged
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"

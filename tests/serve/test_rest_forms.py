@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from served_audio import FORM_TYPE, file_form, form_body, wav
 from tone_server import FIELDS, PATH, check_refused, post, speak
 
+from harken.errors import HarkenError
 from harken.formats import Layout
-from harken.serve.errors import RequestError
+from harken.serve.rest.files import OPENAI
 from harken.serve.rest.forms import MAX_FIELD_BYTES, Form
 from harken.serve.rest.transcription_form import parse_transcription_form
 from harken.transcribe import TranscribeOptions
@@ -198,8 +199,8 @@ VALUES = st.sampled_from(USUAL) | st.text(max_size=20) | JSON.map(json.dumps)
 def test_any_fields_are_options_or_one_clear_refusal(fields):
     try:
         parse(*fields)
-    except RequestError as error:
-        refusal = error
+    except HarkenError as error:
+        refusal = OPENAI[0].problem(error)
     else:
         return
     assert refusal.status == 400

@@ -16,24 +16,28 @@ from harken.audio import load_audio
 from harken.serve.errors import RequestError
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
-from harken.serve.work.jobs import Failed
+from harken.serve.work.engine import Failed
+from harken.serve.work.jobs import OpenStream
 from harken.streaming import FinalSegment, Interim, StreamOptions
 from harken.transcribe import TranscribeOptions
 from real_models import EXAMPLE
 
-STREAM = ("tiny.en", TranscribeOptions(), StreamOptions(finals="streamed"))
+STREAM = OpenStream("tiny.en", TranscribeOptions(), StreamOptions(finals="streamed"))
+
+
+def begin(recognizer, audio, options):
+    return recognizer.transcribe(audio, options)
 
 
 async def file_segments(service, samples):
-    async with service.file("whisper-1", io.BytesIO(wav(samples)), TranscribeOptions(), 11.0) as job:
+    async with service.file("whisper-1", io.BytesIO(wav(samples)), TranscribeOptions(), 11.0, begin) as job:
         updates = [update async for update in job.updates]
-    assert updates[-1].finished
-    assert not [update.failure for update in updates if update.failure]
+    assert job.work.finished
     return [segment for update in updates for segment in update.segments]
 
 
 async def stream_texts(service, samples):
-    async with service.stream(*STREAM) as job:
+    async with service.stream(STREAM) as job:
 
         async def send():
             for start in range(0, len(samples), WORD_SAMPLES):
@@ -53,7 +57,7 @@ async def test_interleaved_work_gives_the_text_of_each_alone(stage, unhurried):
     speech, silence = load_audio(EXAMPLE), np.zeros(32_000, np.float32)
     utterances = np.concatenate([speech[:58_000], silence, speech[58_000:120_000], silence])
     alone = [*unhurried.transcribe(io.BytesIO(wav(utterances)))]
-    session = unhurried.stream(stream_options=STREAM[2])
+    session = unhurried.stream(stream_options=STREAM.stream_options)
     events = [*session.feed(utterances), *session.close()]
     live_alone = [event.segment.text for event in events if isinstance(event, FinalSegment)]
     assert len(alone) > 1
@@ -66,7 +70,7 @@ async def test_interleaved_work_gives_the_text_of_each_alone(stage, unhurried):
 
 @played()
 async def test_interims_merge_for_a_slow_reader_and_no_word_is_lost(stage):
-    async with stage.service.stream(*STREAM) as job:
+    async with stage.service.stream(STREAM) as job:
         await job.feed(np.zeros(40 * WORD_SAMPLES, np.float32))
         job.close()
         await until(lambda: job.done)
@@ -78,7 +82,7 @@ async def test_interims_merge_for_a_slow_reader_and_no_word_is_lost(stage):
 
 @played(drain_s=30)
 async def test_work_that_outlasts_the_draining_is_abandoned(stage):
-    async with stage.service.stream(*STREAM) as job:
+    async with stage.service.stream(STREAM) as job:
         await job.feed(np.zeros(WORD_SAMPLES, np.float32))
         draining = asyncio.create_task(stage.service.drain())
         await leap(29)

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from harken.serve import page
-from harken.serve.errors import RequestError
+from harken.serve.errors import RequestError, json_error, plain_error
 from harken.serve.guard import Guard, Tickets
 from harken.serve.live import deepgram as live_deepgram
 from harken.serve.live import realtime, stream
@@ -42,15 +42,11 @@ def make_app(service: Service) -> Starlette:
     document = page.document(described)
     routes = [*with_short_addresses(described), *page.routes(service, document)]
     sockets = {route.path for route in routes if isinstance(route, WebSocketRoute)}
-    refusals = {dialect.path: dialect.refuse for dialect in of_files} | {load.path: files.plain_error}
+    refusals = {dialect.path: dialect.refuse for dialect in of_files} | {load.path: plain_error}
 
     def answer_error(path: str, problem: RequestError) -> Response:
         """Return the response with an error, as the clients of a path know it."""
-        return refusals.get(path, files.json_error)(problem)
-
-    async def answer_request_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestError)
-        return answer_error(request.url.path, error)
+        return refusals.get(path, json_error)(problem)
 
     async def answer_http_error(request: Request, error: Exception) -> Response:
         """Answer where no route fits the request."""
@@ -82,7 +78,7 @@ def make_app(service: Service) -> Starlette:
     return Starlette(
         routes=[*routes, WebSocketRoute("/{path:path}", refuse_socket)],
         middleware=[guard],
-        exception_handlers={HTTPException: answer_http_error, RequestError: answer_request_error},
+        exception_handlers={HTTPException: answer_http_error},
     )
 
 

@@ -1,14 +1,19 @@
-"""Errors as clients see them: the status, and the body that OpenAI's clients read."""
+"""Errors as clients see them: the status, and the body that OpenAI's clients read, or a line."""
 
 from __future__ import annotations
 
 import errno
 import json
 from collections.abc import Mapping
+from logging import getLogger
 from types import MappingProxyType
 from typing import Any
 
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
 from harken.errors import AudioError, Cancelled, CheckpointNotFound, HarkenError, OptionError
+
+log = getLogger("harken.serve")
 
 NORMAL, POLICY_VIOLATION, TOO_BIG = 1000, 1008, 1009
 SERVER_FAULT, RESTART, TRY_LATER = 1011, 1012, 1013
@@ -19,6 +24,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of the errors of a file system that takes no more."""
 UNFORESEEN = "internal_error"
 """Code of an error that is none of the client's, and belongs into the log."""
+MAX_LINE_CHARS = 300
 
 
 class RequestError(HarkenError):
@@ -70,6 +76,17 @@ class RequestError(HarkenError):
         if self.retry_after_s is None:
             return {"x-should-retry": "false"}
         return {"retry-after": str(max(1, round(self.retry_after_s)))}
+
+
+def json_error(problem: RequestError) -> Response:
+    """Return the response with an error as in OpenAI's API."""
+    return JSONResponse(problem.body(), problem.status, problem.headers())
+
+
+def plain_error(problem: RequestError) -> Response:
+    """Return it for clients that take any body for subtitles, which a line without an arrow is not."""
+    line = f"error: {problem}"[:MAX_LINE_CHARS].replace("-->", "->")
+    return PlainTextResponse(f"{line}\n", problem.status, problem.headers())
 
 
 def object_in(text: str | bytes, otherwise: RequestError, **reading: Any) -> dict[str, Any]:
@@ -142,6 +159,12 @@ def request_error(error: BaseException, params: Mapping[str, str] = MappingProxy
             # The text of an unforeseen error may hold paths, or what was said.
             message = f"{type(error).__name__}: the server did not foresee this; its log has the details"
             return RequestError(message, status=500, type="server_error", code=UNFORESEEN)
+
+
+def log_unforeseen(error: BaseException) -> None:
+    """Log an error that nothing was meant to raise; of others the client is told."""
+    if request_error(error).code == UNFORESEEN:
+        log.error("unforeseen error", exc_info=error)
 
 
 def _printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The guard before all routes: the Host and Origin of a request, its key or ticket, and its number in the log.
+"""The guard before all routes: the Host and Origin of a request, its key or ticket, its number in the log, its errors.
 
 A web page that somebody visits can send requests to servers on their machine. The Host and Origin headers, which
 browsers set and scripts cannot, tell such pages apart.
@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from harken.serve.errors import POLICY_VIOLATION, RequestError, busy, request_error
+from harken.serve.errors import RequestError, busy, json_error, log_unforeseen, request_error
 from harken.serve.options import ServeOptions
 
 log = getLogger("harken.serve")
@@ -39,9 +39,7 @@ PREFLIGHT_S = "600"
 USUAL_HEADERS = "authorization, content-type, x-api-key"
 ANY = "*"
 LOCAL_NAMES = ("localhost", "localhost.localdomain")
-MIN_TICKET_S, MAX_TICKET_S, TICKET_S = 10, 7_200, 600
-"""Seconds that a ticket may be valid, and is if nobody says otherwise."""
-MAX_TICKETS = 1_000
+MAX_TICKETS, RETRY_TICKET_S = 1_000, 10
 TICKET_PREFIX = "ek_"
 
 
@@ -76,21 +74,18 @@ class Tickets:
         self._clock = clock
         self._tickets: dict[bytes, Ticket] = {}
 
-    def make(self, valid_s: int = TICKET_S, session: object = None) -> Ticket:
+    def make(self, valid_s: int, session: object = None) -> Ticket:
         """Return a new ticket.
 
         Raises
         ------
         RequestError
-            If it is to be valid for longer or shorter than allowed, or if there are too many.
+            If there are too many.
         """
-        if not MIN_TICKET_S <= valid_s <= MAX_TICKET_S:
-            message = f"seconds={valid_s}: allowed is {MIN_TICKET_S} to {MAX_TICKET_S}"
-            raise RequestError(message, code="invalid_value", param="expires_after.seconds")
         now = self._clock()
         self._tickets = {key: ticket for key, ticket in self._tickets.items() if ticket.expires_at > now}
         if len(self._tickets) >= MAX_TICKETS:
-            raise busy(f"{MAX_TICKETS} short-lived keys are valid; allowed are no more", MIN_TICKET_S)
+            raise busy(f"{MAX_TICKETS} short-lived keys are valid; allowed are no more", RETRY_TICKET_S)
         ticket = Ticket(TICKET_PREFIX + token_urlsafe(32), int(now) + valid_s, session)
         self._tickets[_digest(ticket.value)] = ticket
         return ticket
@@ -111,7 +106,7 @@ class Guard:
     tickets : Tickets
         Short-lived keys, which are as good.
     answer_error : callable
-        Returns the response with an error, by the path of the request.
+        Returns the response with an error, by the path of the request; by default that of OpenAI's API.
     on_response : callable
         Called with the route, the status and the seconds of every response.
     """
@@ -121,8 +116,8 @@ class Guard:
         app: ASGIApp,
         options: ServeOptions,
         tickets: Tickets,
-        answer_error: Callable[[str, RequestError], Response],
-        on_response: Callable[[str, int, float], None],
+        answer_error: Callable[[str, RequestError], Response] = lambda path, problem: json_error(problem),
+        on_response: Callable[[str, int, float], None] = lambda route, status, seconds: None,
     ) -> None:
         self._app, self._options, self._tickets, self._on_response = app, options, tickets, on_response
         self._answer_error = answer_error
@@ -140,15 +135,13 @@ class Guard:
                 await Response(status_code=HTTPStatus.NO_CONTENT)(scope, receive, request.send)
             else:
                 await self._app(scope, receive, request.send)
-        except RequestError as refusal:
-            await self._refuse(scope, receive, request.send, refusal)
         except ClientDisconnect:
             return
         except Exception as error:
-            if scope["type"] != "http" or request.has_begun:
+            if request.has_begun:
                 raise
-            log.error("unforeseen error", exc_info=error)
-            await self._refuse(scope, receive, request.send, error)
+            log_unforeseen(error)
+            await self._answer_error(scope["path"], request_error(error))(scope, receive, request.send)
         finally:
             self._on_response(*request.finish())
 
@@ -178,14 +171,6 @@ class Guard:
                 type="authentication_error",
                 code="invalid_api_key",
             )
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send, refusal: BaseException) -> None:
-        """Answer with an error; a WebSocket whose client cannot read a response is closed."""
-        problem = request_error(refusal)
-        if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
-            await self._answer_error(scope["path"], problem)(scope, receive, send)
-        else:
-            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": str(problem)[:100]})
 
     def _is_key(self, given: str) -> bool:
         """Compare with every key, in a time that tells nothing about them."""

@@ -33,7 +33,6 @@ from harken.manifests import RECORDING_SUFFIXES
 from harken.results import Transcript
 from harken.serve.guard import Guard, Tickets
 from harken.serve.options import ServeOptions
-from harken.serve.rest.files import json_error
 from harken.serve.server import listening
 from harken.speakers.diarizer import Diarizer
 from harken.text import LANGUAGES, from_language_tag
@@ -149,13 +148,7 @@ async def serve_http(
         await ready.wait()
         await inner(scope, receive, send)
 
-    app = Guard(
-        serve,
-        options,
-        Tickets(),
-        answer_error=lambda path, problem: json_error(problem),
-        on_response=lambda *_: None,
-    )
+    app = Guard(serve, options, Tickets())
     loop = asyncio.get_running_loop()
     with on_signals(lambda: loop.call_soon_threadsafe(stopping.set)):
         # Sessions end before the connections, of which each client keeps one open.

@@ -8,23 +8,21 @@ from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, c
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from harken.api import Recognizer
-from harken.contract import Floats
 from harken.errors import HarkenError
 from harken.serve.errors import RequestError, draining, too_long
 from harken.serve.options import ServeOptions
 from harken.serve.waiting import LoadOnce, call_soon, in_daemon_thread
-from harken.serve.work.admission import Admission
+from harken.serve.work.admission import Admission, LiveCost
 from harken.serve.work.captions import Captions
-from harken.serve.work.engine import Job
-from harken.serve.work.jobs import Failed, FileJob, LiveJob, Turn, Work
+from harken.serve.work.engine import Failed, Job
+from harken.serve.work.jobs import FileJob, LiveJob, OpenStream, Turn, Work
 from harken.serve.work.models import LoadedModel, Models
 from harken.speakers.diarizer import Diarizer
-from harken.streaming import StreamOptions
 from harken.streaming.latency import LatencyPlan
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
@@ -45,11 +43,6 @@ NO_SPEAKERS_S = 60.0
 
 Begin = Callable[[Recognizer, BinaryIO, TranscribeOptions], Work]
 """Begins the work on a recording."""
-
-
-def transcribed(recognizer: Recognizer, audio: BinaryIO | Floats, options: TranscribeOptions) -> Work:
-    """Begin a transcription."""
-    return recognizer.transcribe(audio, options)
 
 
 async def _load_diarizer(load: Callable[[], Diarizer]) -> Diarizer:
@@ -106,7 +99,6 @@ class Service:
         )
         self.metrics = Metrics(self.admission, self.models)
         self._loop = asyncio.get_running_loop()
-        self._rooms: dict[Job, object] = {}
         self._receiving: set[asyncio.Timeout] = set()
         self._n_in_progress = 0
         self._none_in_progress = asyncio.Event()
@@ -180,7 +172,7 @@ class Service:
         audio: BinaryIO,
         options: TranscribeOptions,
         duration_s: float,
-        begin: Begin = transcribed,
+        begin: Begin,
     ) -> AsyncIterator[FileJob]:
         """Transcribe a file; leaving the block cancels what is left of it.
 
@@ -194,7 +186,7 @@ class Service:
         duration_s : float
             Length of the recording, as far as it is known.
         begin : callable
-            Begins the work, by default a transcription, in the engine's thread.
+            Begins the work, in the engine's thread.
 
         Raises
         ------
@@ -205,9 +197,8 @@ class Service:
         """
         max_audio_s = self.options.max_audio_s
 
-        def make_job(model: LoadedModel, on_end: Callable[[], None]) -> FileJob:
+        def make_job(model: LoadedModel, room: None, on_end: Callable[[], None]) -> FileJob:
             checked = self._resolved(model, options)
-
             start = partial(begin, model.recognizer, audio, checked)
             return FileJob(model.engine, start, on_end, max_audio_s)
 
@@ -220,52 +211,35 @@ class Service:
             yield job
 
     @asynccontextmanager
-    async def stream(
-        self,
-        model_name: str,
-        options: TranscribeOptions,
-        stream_options: StreamOptions,
-        *,
-        speakers: bool = False,
-        whole_turns: bool = False,
-    ) -> AsyncIterator[LiveJob]:
+    async def stream(self, wanted: OpenStream) -> AsyncIterator[LiveJob]:
         """Open a live stream; leaving the block ends it, and what it has not yet said is lost.
-
-        Parameters
-        ----------
-        model_name : str
-        options : TranscribeOptions
-        stream_options : StreamOptions
-        speakers : bool
-            True to tell speakers apart.
-        whole_turns : bool
-            True to transcribe what comes between two flushes once more, as a recording.
 
         Raises
         ------
         RequestError, OptionError
             As for `file`.
         """
-        diarizer = await self.diarizer("speakers") if speakers else None
+        diarizer = await self.diarizer("speakers") if wanted.speakers else None
 
-        def make_job(model: LoadedModel, on_end: Callable[[], None]) -> LiveJob:
-            checked = self._resolved(model, options)
+        def make_job(model: LoadedModel, cost: LiveCost, on_end: Callable[[], None]) -> LiveJob:
+            checked = self._resolved(model, wanted.options)
             open_session = partial(
-                model.recognizer.stream, checked, stream_options=stream_options, diarizer=diarizer
+                model.recognizer.stream, checked, stream_options=wanted.stream_options, diarizer=diarizer
             )
             turn = None
-            if whole_turns:
-                begin = partial(transcribed, model.recognizer, options=checked)
-                turn = Turn(begin, self.options.max_audio_s)
-            return LiveJob(model.engine, open_session, on_end, turn)
+            if wanted.whole_turns:
+                turn = Turn(
+                    lambda samples: model.recognizer.transcribe(samples, checked), self.options.max_audio_s
+                )
+            return LiveJob(model.engine, open_session, on_end, cost, turn)
 
-        async with self._job(model_name, self.admission.stream(), make_job, ExitStack()) as job:
+        async with self._job(wanted.model, self.admission.stream(), make_job, ExitStack()) as job:
             yield job
 
-    async def check(self, model_name: str, options: TranscribeOptions, *, speakers: bool = False) -> None:
+    async def check(self, wanted: OpenStream) -> None:
         """Check what a stream is to be opened with; the errors are those of `stream`."""
-        self._resolved(await self.models.get(model_name), options)
-        if speakers:
+        self._resolved(await self.models.get(wanted.model), wanted.options)
+        if wanted.speakers:
             await self.diarizer("speakers")
 
     def _resolved(self, model: LoadedModel, options: TranscribeOptions) -> TranscribeOptions:
@@ -274,16 +248,9 @@ class Service:
             replace(options, replace=options.replace or self.options.replace)
         )
 
-    async def plan(
-        self,
-        model_name: str,
-        options: TranscribeOptions,
-        stream_options: StreamOptions,
-        *,
-        speakers: bool = False,
-    ) -> LatencyPlan:
+    async def plan(self, wanted: OpenStream) -> LatencyPlan:
         """Return the plan of a live stream, which has its room only until then; the errors are those of `stream`."""
-        async with self.stream(model_name, options, stream_options, speakers=speakers) as job:
+        async with self.stream(wanted) as job:
             job.close()
             async for update in job.updates:
                 if isinstance(update, Failed):
@@ -328,8 +295,8 @@ class Service:
     async def _job(
         self,
         model_name: str,
-        room: AbstractContextManager[object],
-        make_job: Callable[[LoadedModel, Callable[[], None]], JobT],
+        room: AbstractContextManager[T],
+        make_job: Callable[[LoadedModel, T, Callable[[], None]], JobT],
         held: ExitStack,
     ) -> AsyncIterator[JobT]:
         """Give a job to the engine of a model; what it holds is released when it has ended, in the event loop."""
@@ -340,9 +307,7 @@ class Service:
             taken = held.enter_context(room)
             model = await self.models.get(model_name)
             held.enter_context(model.in_use())
-            job = make_job(model, partial(call_soon, self._loop, held.close))
-            self._rooms[job] = taken
-            held.callback(self._rooms.pop, job)
+            job = make_job(model, taken, partial(call_soon, self._loop, held.close))
             model.engine.add(job)
         except BaseException:
             held.close()
@@ -352,12 +317,12 @@ class Service:
         finally:
             job.cancel()
 
-    def _record_step(self, job: Job, seconds: float) -> None:
+    def _record_step(self, job: Job[Any], seconds: float) -> None:
         """Record the cost of a step, in the engine's thread."""
         if isinstance(job, LiveJob):
             audio_s = job.processed_samples / SAMPLE_RATE
             planned_load = job.session.plan.bound.utilisation if job.session else 0.0
-            self.admission.record_live(self._rooms.get(job), job.service_s, audio_s, planned_load=planned_load)
+            self.admission.record_live(job.cost, job.service_s, audio_s, planned_load=planned_load)
         elif isinstance(job, FileJob) and job.done and job.work:
             self.admission.record_file(job.service_s, job.work.read_s)
         self.metrics.record_step(job, seconds)
@@ -410,7 +375,7 @@ class Metrics:
         if status in REJECTIONS:
             self.rejected.labels(REJECTIONS[status]).inc()
 
-    def record_step(self, job: Job, seconds: float) -> None:
+    def record_step(self, job: Job[Any], seconds: float) -> None:
         """Record the step of a job."""
         kind = "live" if job.live else "file"
         self.compute_seconds.labels(kind).inc(seconds)

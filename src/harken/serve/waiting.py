@@ -1,9 +1,10 @@
-"""Waiting: for the first of several coroutines, for threads, and for something that is loaded once."""
+"""Waiting: for the first of several coroutines, for changes, for threads, and for something that is loaded once."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from threading import Thread
 from typing import Any, Generic, TypeVar
@@ -39,27 +40,45 @@ def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], 
         loop.call_soon_threadsafe(function, *given)
 
 
+class Changes:
+    """What wakes coroutines that wait for something to be true.
+
+    It belongs to the event loop that runs while it is made.
+    """
+
+    def __init__(self) -> None:
+        self._loop, self._next = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell(self) -> None:
+        """Have all who wait look again, from any thread."""
+        call_soon(self._loop, self._wake)
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Wait until something is true."""
+        while not holds():
+            await self._next.wait()
+
+    def _wake(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+
 async def in_daemon_thread(function: Callable[[], T], name: str) -> T:
     """Return what a function returns, called in a thread of its own.
 
     Unlike threads of `asyncio.to_thread`, it does not keep the process from ending.
     """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
-
-    def settle(set_result: Callable[[Any], None], value: object) -> None:
-        if not result.done():  # else nobody waits any more
-            set_result(value)
+    result: Future[T] = Future()
+    result.set_running_or_notify_cancel()  # who waits no longer leaves the thread alone
 
     def call() -> None:
         try:
-            outcome: tuple[Callable[[Any], None], object] = result.set_result, function()
+            result.set_result(function())
         except BaseException as error:
-            outcome = result.set_exception, error
-        call_soon(loop, settle, *outcome)
+            result.set_exception(error)
 
     Thread(target=call, name=name, daemon=True).start()
-    return await result
+    return await asyncio.wrap_future(result)
 
 
 class LoadOnce(Generic[T]):

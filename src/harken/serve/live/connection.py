@@ -11,13 +11,12 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
-from logging import getLogger
 from typing import Any, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from harken.contract import Floats
-from harken.serve.errors import SERVER_FAULT, UNFORESEEN, RequestError, draining, request_error
+from harken.serve.errors import SERVER_FAULT, RequestError, draining, log_unforeseen
 from harken.serve.live.audio import AudioFormat, AudioInput, open_input
 from harken.serve.live.outgoing import Outgoing, ReplayLog
 from harken.serve.live.translator import (
@@ -28,7 +27,6 @@ from harken.serve.live.translator import (
     Flush,
     HangUp,
     Mark,
-    OpenStream,
     Output,
     StreamClosed,
     Translator,
@@ -36,10 +34,9 @@ from harken.serve.live.translator import (
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
 from harken.serve.work.captions import shared_as
-from harken.serve.work.jobs import Failed, Flushed, LiveJob
+from harken.serve.work.engine import Failed
+from harken.serve.work.jobs import Flushed, LiveJob, OpenStream
 from harken.types import SAMPLE_RATE
-
-log = getLogger("harken.serve")
 
 SEND_LIMIT_S = 30.0
 """Seconds that a reader may take for a message before it counts as gone."""
@@ -253,7 +250,7 @@ class Session:
             case OpenStream():
                 await self._open(output)
             case Check(stream):
-                await self._service.check(stream.model, stream.options, speakers=stream.speakers)
+                await self._service.check(stream)
             case Audio():
                 await self._take(output)
             case Flush(token, drops):
@@ -276,9 +273,7 @@ class Session:
     async def _open(self, wanted: OpenStream) -> None:
         if self._job:
             await self._close_stream(None)
-        wish = (wanted.model, wanted.options, wanted.stream_options)
-        opening = self._service.stream(*wish, speakers=wanted.speakers, whole_turns=wanted.whole_turns)
-        self._job = await self._stream.enter_async_context(opening)
+        self._job = await self._stream.enter_async_context(self._service.stream(wanted))
         self._left = self._service.options.session_limit_s * SAMPLE_RATE * wanted.is_bounded or math.inf
         self._updates = self._start(self._take_updates(self._job))
 
@@ -313,6 +308,7 @@ class Session:
 
     async def _flush(self, token: object, drops: bool) -> None:
         if self._job is None or self._updates is None:
+            await self._perform(self._translator.updated(Flushed(token=token)))
             return
         if self._input:
             await self._input.decoded()
@@ -442,9 +438,3 @@ async def cancelled(*tasks: asyncio.Task[None]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def log_unforeseen(error: BaseException) -> None:
-    """Log an error that nothing was meant to raise; of others the client is told."""
-    if request_error(error).code == UNFORESEEN:
-        log.error("unforeseen error", exc_info=error)

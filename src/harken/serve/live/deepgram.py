@@ -28,12 +28,12 @@ from harken.serve.live.translator import (
     Flush,
     HangUp,
     Mark,
-    OpenStream,
     Output,
     StreamClosed,
     Translator,
 )
 from harken.serve.rest.deepgram import (
+    DIALECT,
     MULTILINGUAL,
     alternative_json,
     audio_format,
@@ -46,7 +46,8 @@ from harken.serve.rest.deepgram import (
 )
 from harken.serve.rest.forms import Form, bad_field
 from harken.serve.service import Service
-from harken.serve.work.jobs import Failed, Flushed, LiveUpdate
+from harken.serve.work.engine import Failed
+from harken.serve.work.jobs import Flushed, LiveUpdate, OpenStream
 from harken.streaming import FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamOptions
 
 OFF = "false"
@@ -95,7 +96,7 @@ def routes(service: Service) -> list[BaseRoute]:
         try:
             asked = parse_query(socket.query_params, service)
         except OptionError as error:
-            raise request_error(error) from error
+            raise DIALECT.problem(error) from error
         await serve_socket(service, socket, DeepgramTranslator(asked, str(uuid4())))
 
     return [WebSocketRoute("/v1/listen", serve)]
@@ -176,7 +177,7 @@ class DeepgramTranslator(Translator):
                 case "KeepAlive":
                     return
                 case "Finalize":
-                    yield from self._finalize()
+                    yield Flush(FINALIZE)
                 case "CloseStream":
                     yield from self._close()
                 case _:
@@ -211,7 +212,7 @@ class DeepgramTranslator(Translator):
                 yield from self._hang_up(request_error(failure))
 
     def ended(self, problem: RequestError) -> Iterator[Output]:
-        yield from self._close_stream()
+        yield CloseStream()
         yield from self._hang_up(problem)
 
     def _take(self, audio: bytes) -> Iterator[Output]:
@@ -225,25 +226,14 @@ class DeepgramTranslator(Translator):
     def _silence(self) -> Iterator[Output]:
         """Have the end of the utterance told once the audio so far has been heard, if it ends in enough silence."""
         silence_s, told_s = self._received_s - self._last_word_s, self._asked.utterance_end_s
-        if self._is_open and told_s is not None and silence_s >= told_s:
+        if told_s is not None and silence_s >= told_s:
             yield Mark(self._last_word_s)
 
-    def _finalize(self) -> Iterator[Output]:
-        if self._is_open:
-            yield Flush(FINALIZE)
-        else:
-            yield self._final(speech_final=True, from_finalize=True)
-
     def _close(self) -> Iterator[Output]:
-        yield from self._close_stream()
+        yield CloseStream()
         duration_s = self._end_s if self._asked.audio.format == CONTAINER else self._received_s
         yield _message("Metadata", **metadata_json(self._request_id, duration_s))
         yield HangUp(NORMAL, "")
-
-    def _close_stream(self) -> Iterator[Output]:
-        if self._is_open:
-            yield CloseStream()
-            self._is_open = False  # not before: if that is cut short, `ended` does it again
 
     def _hang_up(self, problem: RequestError) -> Iterator[Output]:
         yield self._error(problem)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from harken.formats import dump_json
 from harken.results import Word
+from harken.serve.waiting import Changes
 from harken.streaming import Event, Interim
 from harken.streaming.events import event_fields
 
@@ -30,40 +31,32 @@ class Outgoing:
 
     def __init__(self) -> None:
         self._unsent: deque[Any] = deque()
-        self._changed = asyncio.Event()
+        self._changes = Changes()
         self._closed = False
 
     def add(self, message: Any) -> None:
         """Add a message."""
         self._unsent.append(message)
-        self._tell()
+        self._changes.tell()
 
     def close(self) -> None:
         """Note that nothing follows."""
         self._closed = True
-        self._tell()
+        self._changes.tell()
 
     async def room(self) -> None:
         """Wait until few enough have not been sent."""
-        await self._until(lambda: len(self._unsent) < MAX_UNSENT or self._closed)
+        await self._changes.until(lambda: len(self._unsent) < MAX_UNSENT or self._closed)
 
     async def after(self, seq: int) -> AsyncIterator[Any]:
         """Yield the messages as they come, up to the last one before `close`; of numbered ones those after a number."""
-        while await self._until(lambda: self._unsent or self._closed) and self._unsent:
+        while True:
+            await self._changes.until(lambda: self._unsent or self._closed)
+            if not self._unsent:
+                return
             yield self._unsent[0]
             self._unsent.popleft()
-            self._tell()
-
-    async def _until(self, holds: Callable[[], object]) -> bool:
-        """Wait until something is true; return True."""
-        while not holds():
-            await self._changed.wait()
-        return True
-
-    def _tell(self) -> None:
-        """Wake all who wait."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+            self._changes.tell()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,35 +107,39 @@ class ReplayLog(Outgoing):
             self.last += 1
             fields = message if isinstance(message, dict) else event_fields(message)
             self._keep(_Message(self.last, dump_json(fields | {"seq": self.last})))
-        self._tell()
+        self._changes.tell()
 
     def acknowledge(self, seq: int) -> None:
         """Forget the messages up to a number."""
         while self._messages and self._messages[0].seq <= seq:
             self._forget_oldest()
-        self._tell()
+        self._changes.tell()
 
     async def room(self) -> None:
         """Wait until the messages that have not been sent leave room for another."""
-        while self._n_bytes > self._max_bytes:
-            if self._messages[0].seq <= self._sent:
-                self._forget_oldest()
-            else:
-                await self._changed.wait()
+        await self._changes.until(self._make_room)
 
     async def after(self, seq: int) -> AsyncIterator[str]:
         """Yield the messages after a number as they come, up to the last one before `close`."""
         while True:
-            changed = self._changed
-            if message := self._next(seq):
-                seq = message.seq
-                self._sent = max(self._sent, seq)
-                yield message.text
-                self._tell()
-            elif self._closed:
+            await self._changes.until(partial(self._is_after, seq))
+            message = self._next(seq)
+            if message is None:
                 return
-            else:
-                await changed.wait()
+            seq = message.seq
+            self._sent = max(self._sent, seq)
+            yield message.text
+            self._changes.tell()
+
+    def _make_room(self) -> bool:
+        """Forget messages that have been sent as long as there are too many; return whether there is room."""
+        while self._n_bytes > self._max_bytes and self._messages[0].seq <= self._sent:
+            self._forget_oldest()
+        return self._n_bytes <= self._max_bytes
+
+    def _is_after(self, seq: int) -> bool:
+        """Tell if there is a message after a number, or never will be."""
+        return self._closed or self._next(seq) is not None
 
     def _next(self, seq: int) -> _Message | None:
         index = bisect_right(self._messages, seq, key=lambda message: message.seq)

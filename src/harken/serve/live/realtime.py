@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket
 
 from harken.errors import HarkenError
 from harken.serve.errors import NORMAL, RESTART, TRY_LATER, RequestError, object_in, request_error
-from harken.serve.guard import TICKET_S, Ticket, Tickets, given_keys
+from harken.serve.guard import Ticket, Tickets, given_keys
 from harken.serve.live.connection import IDLE, SESSION_LIMIT, serve_socket
 from harken.serve.live.realtime_config import (
     MAX_NAME_CHARS,
@@ -38,7 +38,6 @@ from harken.serve.live.translator import (
     CloseStream,
     Flush,
     HangUp,
-    OpenStream,
     Output,
     StreamClosed,
     Translator,
@@ -46,7 +45,8 @@ from harken.serve.live.translator import (
 from harken.serve.live.turns import EventWriter, Turns
 from harken.serve.rest.forms import received_body
 from harken.serve.service import Service
-from harken.serve.work.jobs import Failed, LiveUpdate
+from harken.serve.work.engine import Failed
+from harken.serve.work.jobs import LiveUpdate, OpenStream
 
 BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
 BETA_HEADER, BETA_VERSION = "openai-beta", "realtime=v1"
@@ -58,6 +58,8 @@ MAX_APPEND_CHARS = 15 << 20
 MAX_EVENT_ID_CHARS = 512
 CONVERSATIONAL = ("gpt-realtime", "gpt-4o-realtime", "gpt-4o-mini-realtime")
 """Beginnings of the names of models that talk."""
+MIN_TICKET_S, MAX_TICKET_S, TICKET_S = 10, 7_200, 600
+"""Seconds that a short-lived key may be valid, and is if nobody says otherwise."""
 RETRY_STATUSES = (429, 503)
 _GOODBYES: Mapping[str | None, tuple[str, int]] = MappingProxyType(
     {
@@ -107,7 +109,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         """Return a ticket for sessions that begin with an update, and their configuration."""
         config = updated_config(SessionConfig(), session)
         try:
-            await service.check(config.model, config.transcribe_options(), speakers=config.speakers)
+            await service.check(_stream(config))
         except HarkenError as error:
             raise request_error(error, option_paths(session)) from error
         given = _checked_body({} if expires_after is None else expires_after, ("anchor", "seconds"), f"{path}.")
@@ -116,6 +118,8 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         seconds = given.get("seconds", TICKET_S)
         if not isinstance(seconds, int) or isinstance(seconds, bool):
             raise invalid_value(f"{path}.seconds", seconds, "an integer", "invalid_type")
+        if not MIN_TICKET_S <= seconds <= MAX_TICKET_S:
+            raise invalid_value(f"{path}.seconds", seconds, f"{MIN_TICKET_S} to {MAX_TICKET_S}")
         return tickets.make(seconds, config), config
 
     return [

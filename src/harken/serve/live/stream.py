@@ -21,16 +21,22 @@ from starlette.websockets import WebSocket
 from harken.errors import OptionError
 from harken.formats import dump_json
 from harken.option_types import check, checked_value
-from harken.serve.errors import NORMAL, RequestError, object_in, request_error
+from harken.serve.errors import NORMAL, RequestError, log_unforeseen, object_in, request_error
 from harken.serve.live.audio import AudioFormat
-from harken.serve.live.connection import IDLE, Session, WebSocketLine, accept, log_unforeseen, received
+from harken.serve.live.connection import (
+    IDLE,
+    MAX_TEXT_BYTES,
+    Session,
+    WebSocketLine,
+    accept,
+    received,
+)
 from harken.serve.live.outgoing import ReplayLog
 from harken.serve.live.translator import (
     Audio,
     CloseStream,
     Flush,
     HangUp,
-    OpenStream,
     Output,
     StreamClosed,
     Translator,
@@ -38,14 +44,15 @@ from harken.serve.live.translator import (
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
 from harken.serve.work.captions import shared_as
-from harken.serve.work.jobs import Failed, Flushed, LiveUpdate
+from harken.serve.work.engine import Failed
+from harken.serve.work.jobs import Flushed, LiveUpdate, OpenStream
+from harken.serve.work.models import Models
 from harken.streaming import StreamOptions
 from harken.streaming.latency import LatencyPlan
 from harken.text import from_language_tag
 from harken.transcribe import TranscribeOptions
 
 MAX_AUDIO_BYTES = 1 << 20
-MAX_TEXT_BYTES = 1 << 18
 TAKEN_OVER, NOT_KEPT = "taken_over", "messages_not_kept"
 RESUMABLE = (IDLE, TAKEN_OVER, NOT_KEPT)
 """Codes of errors that end a connection, but not its stream."""
@@ -63,26 +70,12 @@ STREAM_FIELDS = tuple(field.name for field in fields(StreamOptions))
 PARAMS = MappingProxyType({option: name for name, option in TRANSCRIBE_FIELDS.items()} | {"file": "audio"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Hello:
-    """The wish for a new stream.
+    """The wish for a new stream, and the format of its audio."""
 
-    Parameters
-    ----------
-    model : str or None
-        The server's default if None.
-    options : TranscribeOptions
-    stream_options : StreamOptions
-    audio : AudioFormat
-    speakers : bool
-        True to tell speakers apart.
-    """
-
-    model: str | None
-    options: TranscribeOptions
-    stream_options: StreamOptions
+    stream: OpenStream
     audio: AudioFormat
-    speakers: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +154,7 @@ class _Streams:
             return
         if isinstance(message, bytes):
             raise RequestError("audio came before the hello; the first message is JSON", code="invalid_value")
-        wanted = parse_first_message(message)
+        wanted = parse_first_message(message, self._service.models)
         if isinstance(wanted, Resume):
             stream, seq = self._find(wanted), wanted.seq
         else:
@@ -181,13 +174,12 @@ class _Streams:
         idle = [stream for stream in self._streams.values() if stream.idle]
         for stream in idle[: max(0, len(idle) - self._service.options.max_streams)]:
             await self._forget(stream)
-        model = self._service.models.resolve(hello.model or self._service.models.ids[0])
         try:
-            plan = await self._service.plan(model, hello.options, hello.stream_options, speakers=hello.speakers)
+            plan = await self._service.plan(hello.stream)
         except Exception as error:
             log_unforeseen(error)
             raise request_error(error, PARAMS) from error
-        stream = ResumableStream(self._service, hello, model, plan, self._forget, captions)
+        stream = ResumableStream(self._service, hello, plan, self._forget, captions)
         self._streams[stream.id] = stream
         return stream
 
@@ -215,8 +207,6 @@ class ResumableStream(Translator):
     ----------
     service : Service
     hello : Hello
-    model : str
-        Id of its model.
     plan : LatencyPlan
         What its client is told of its latency.
     on_expiry : coroutine function
@@ -237,14 +227,13 @@ class ResumableStream(Translator):
         self,
         service: Service,
         hello: Hello,
-        model: str,
         plan: LatencyPlan,
         on_expiry: Callable[[ResumableStream], Coroutine[Any, Any, None]],
         captions: str | None,
     ) -> None:
         self.id, self.token = token_hex(8), token_urlsafe(24)
         self.refused = False
-        self._service, self._hello, self._model, self._plan = service, hello, model, plan
+        self._service, self._hello, self._plan = service, hello, plan
         self._log = ReplayLog()
         self._is_open = self._has_ended = False
         self._n_bytes = self._n_flushes = 0
@@ -290,15 +279,11 @@ class ResumableStream(Translator):
                 self._n_bytes += len(message)
                 if not self._is_open:
                     self._is_open = True
-                    hello = self._hello
-                    yield OpenStream(self._model, hello.options, hello.stream_options, speakers=hello.speakers)
+                    yield self._hello.stream
                 yield Audio(message, self._hello.audio)
             case {"type": "flush"}:
                 self._n_flushes += 1
-                if self._is_open:
-                    yield Flush()
-                else:
-                    yield {"type": "flushed"}
+                yield Flush()
             case _:
                 allowed = "binary audio, or an object of type flush, end, ping, or ack with a seq"
                 yield self._refuse(
@@ -347,8 +332,8 @@ class ResumableStream(Translator):
             "type": "ready",
             "session": self.id,
             "resume_token": self.token,
-            "model": self._model,
-            "delay": self._hello.stream_options.delay,
+            "model": self._hello.stream.model,
+            "delay": self._hello.stream.stream_options.delay,
             "bound_ms": self._plan.bound.total_ms,
             "resume_s": self._service.options.resume_s,
             "received": self._n_bytes,
@@ -384,7 +369,7 @@ def _error_fields(problem: RequestError) -> dict[str, Any]:
     return {"type": "error", "code": problem.code, "message": str(problem), "param": problem.param} | retry
 
 
-def parse_first_message(message: Mapping[str, Any]) -> Hello | Resume:
+def parse_first_message(message: Mapping[str, Any], models: Models) -> Hello | Resume:
     """Return what a client wants.
 
     Raises
@@ -396,7 +381,7 @@ def parse_first_message(message: Mapping[str, Any]) -> Hello | Resume:
     kind = given.pop("type", None)
     try:
         if kind == "hello":
-            return _hello(given)
+            return _hello(given, models)
         if kind == "resume":
             return Resume(**_known(Resume, given))
     except OptionError as error:
@@ -405,7 +390,7 @@ def parse_first_message(message: Mapping[str, Any]) -> Hello | Resume:
     raise RequestError(f"the first message has another type; {allowed}", code="invalid_value", param="type")
 
 
-def _hello(given: dict[str, Any]) -> Hello:
+def _hello(given: dict[str, Any], models: Models) -> Hello:
     model = checked_value("model", given.pop("model", None), str | None)
     speakers = checked_value("speakers", given.pop("speakers", False), bool)
     audio = given.pop("audio", {})
@@ -417,13 +402,9 @@ def _hello(given: dict[str, Any]) -> Hello:
     if given:
         known = ("model", "language", "audio", "speakers", *TRANSCRIBE_FIELDS, *STREAM_FIELDS)
         raise OptionError(next(iter(given)), next(iter(given.values())), f"one of {', '.join(known)}")
-    return Hello(
-        model=model,
-        options=TranscribeOptions(language=language, **options),
-        stream_options=StreamOptions(**stream_options),
-        audio=AudioFormat(**_known(AudioFormat, audio)),
-        speakers=speakers,
-    )
+    wish = TranscribeOptions(language=language, **options), StreamOptions(**stream_options)
+    audio_format = AudioFormat(**_known(AudioFormat, audio))
+    return Hello(OpenStream(models.resolve(model or models.ids[0]), *wish, speakers=speakers), audio_format)
 
 
 def _known(kind: type[Any], given: dict[str, Any]) -> dict[str, Any]:

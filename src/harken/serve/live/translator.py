@@ -12,35 +12,7 @@ from typing import Any, Protocol
 
 from harken.serve.errors import RequestError, request_error
 from harken.serve.live.audio import AudioFormat
-from harken.serve.work.jobs import LiveUpdate
-from harken.streaming import StreamOptions
-from harken.transcribe import TranscribeOptions
-
-
-@dataclass(frozen=True, slots=True)
-class OpenStream:
-    """Open a stream, behind the last update of one that is open.
-
-    Parameters
-    ----------
-    model : str
-    options : TranscribeOptions
-    stream_options : StreamOptions
-    is_bounded : bool
-        True if its audio may be no longer than a session.
-    speakers : bool
-        True to tell speakers apart.
-    whole_turns : bool
-        True for `Transcribed` behind the events of a flush and of the end: what has come since the flush before,
-        transcribed as a recording.
-    """
-
-    model: str
-    options: TranscribeOptions
-    stream_options: StreamOptions
-    is_bounded: bool = True
-    speakers: bool = False
-    whole_turns: bool = False
+from harken.serve.work.jobs import LiveUpdate, OpenStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +32,7 @@ class Audio:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """End the current utterance of the open stream, and wait for `Flushed` with the token, behind its events.
+    """End the current utterance, if a stream is open, and wait for `Flushed` with the token, behind its events.
 
     Parameters
     ----------
@@ -82,7 +54,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class CloseStream:
-    """End the open stream behind its audio, and wait for `StreamClosed`, behind its last events.
+    """End the stream behind its audio, if one is open, and wait for `StreamClosed`, behind its last events.
 
     Parameters
     ----------
@@ -141,7 +113,7 @@ class Translator(Protocol):
         ...
 
     def updated(self, update: LiveUpdate | StreamClosed) -> Iterable[Output]:
-        """Take an update of the stream. Only messages and `HangUp` are allowed in return."""
+        """Take an update of the stream. Only messages, `Mark` and `HangUp` are allowed in return."""
         ...
 
     def failed(self, error: Exception) -> Iterable[Output]:

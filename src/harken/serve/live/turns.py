@@ -177,10 +177,6 @@ class Turns:
     ----------
     config : SessionConfig
         It says what the client wants beside the usual.
-    detects : bool
-        True if the open stream ends turns, False if only commits do.
-    whole : bool
-        True if it brings turns transcribed as a whole.
     stream_start_s : float
         Time in the session at which the open stream began.
     committed_s : float
@@ -191,7 +187,9 @@ class Turns:
 
     def __init__(self, writer: EventWriter, config: SessionConfig) -> None:
         self.config = config
-        self.detects, self.whole = True, False
+        self._opened_with = (
+            config  # which tells if the open stream ends turns, or brings them transcribed as a whole
+        )
         self.stream_start_s = self.committed_s = self.active_s = 0.0
         self._writer = writer
         self._item: Item | None = None
@@ -248,7 +246,7 @@ class Turns:
     def end_stream(self, next_start_s: float, config: SessionConfig) -> None:
         """Note that the stream has ended, and what the next one begins with."""
         self.stream_start_s, self._is_continued = next_start_s, False
-        self.detects, self.whole = config.turns is not None, config.whole_turns
+        self._opened_with = config
 
     def fail(self, problem: RequestError, end_s: float) -> Iterator[str]:
         """Report that nothing comes of the turns in progress, up to a time."""
@@ -276,7 +274,7 @@ class Turns:
     def _start_speech(self, start_s: float, mark: Mark | None) -> Iterator[str]:
         if isinstance(mark, SilenceCheck):
             mark.heard = True
-        if not self.detects or isinstance(mark, Commit) or self._is_continued:
+        if self._opened_with.turns is None or isinstance(mark, Commit) or self._is_continued:
             return
         self._item = self._item or self._new_item(start_s)
         yield self._writer.event(
@@ -299,7 +297,7 @@ class Turns:
         item = self._target()
         delta, words = item.finish(segment)
         yield from self._delta(item, delta, words)
-        if not self.whole:
+        if not self._opened_with.whole_turns:
             item.transcribe([segment])
             yield from self._segments(item, [segment], self.stream_start_s)
 
@@ -343,7 +341,7 @@ class Turns:
         self._target().end_utterance()
         self.active_s = max(self.active_s, end_s)
         item = self._item
-        if self.detects and item and not (self._marks and isinstance(self._marks[0], Commit)):
+        if self._opened_with.turns and item and not (self._marks and isinstance(self._marks[0], Commit)):
             item.end_s = end_s
             self.committed_s = max(self.committed_s, end_s)
             self._item = None

@@ -21,7 +21,7 @@ from harken.errors import HarkenError, OptionError
 from harken.formats import main_speaker
 from harken.option_types import checked_value
 from harken.results import Segment, Word
-from harken.serve.errors import NORMAL, RequestError, object_in, request_error
+from harken.serve.errors import NORMAL, RequestError, object_in, plain_error, request_error
 from harken.serve.guard import Guard, Tickets
 from harken.serve.live.audio import AudioFormat
 from harken.serve.live.connection import serve_socket
@@ -31,15 +31,14 @@ from harken.serve.live.translator import (
     Flush,
     HangUp,
     Mark,
-    OpenStream,
     Output,
     StreamClosed,
     Translator,
 )
-from harken.serve.rest.files import plain_error
 from harken.serve.rest.forms import parse_number
 from harken.serve.service import Service
-from harken.serve.work.jobs import Failed, Flushed, LiveUpdate
+from harken.serve.work.engine import Failed
+from harken.serve.work.jobs import Flushed, LiveUpdate, OpenStream
 from harken.streaming import FinalSegment, Interim, SpeechEnded, StreamOptions
 from harken.text import from_language_tag
 from harken.transcribe import TranscribeOptions
@@ -126,9 +125,7 @@ class VoskTranslator(Translator):
                 yield self._hang_up(request_error(failure))
 
     def ended(self, problem: RequestError) -> Iterator[Output]:
-        if self._is_open:
-            yield CloseStream()
-            self._is_open = False
+        yield CloseStream()
         yield self._hang_up(problem)
 
     def _take(self, audio: bytes) -> Iterator[Output]:
@@ -150,7 +147,6 @@ class VoskTranslator(Translator):
                 yield self._rest()
             case {"eof": _}:
                 yield CloseStream()
-                self._is_open = False  # not before: if that is cut short, `ended` does it again
                 yield HangUp(NORMAL, "", self._rest())
             case _:
                 raise _unknown_message()

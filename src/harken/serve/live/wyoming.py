@@ -34,7 +34,6 @@ from harken.serve.live.translator import (
     CloseStream,
     DropStream,
     HangUp,
-    OpenStream,
     Output,
     StreamClosed,
     Translator,
@@ -42,7 +41,8 @@ from harken.serve.live.translator import (
 from harken.serve.options import host_and_port
 from harken.serve.service import Service
 from harken.serve.waiting import call_soon
-from harken.serve.work.jobs import Failed, LiveUpdate
+from harken.serve.work.engine import Failed
+from harken.serve.work.jobs import LiveUpdate, OpenStream
 from harken.streaming import FinalSegment, StreamOptions
 from harken.text import LANGUAGES, from_language_tag
 from harken.transcribe import TranscribeOptions

@@ -16,9 +16,8 @@ from uuid import NAMESPACE_DNS, uuid4, uuid5
 from starlette.responses import JSONResponse, Response
 
 from harken.decoding.logit_rules import fitting_hotwords
-from harken.errors import OptionError
 from harken.results import Segment, Transcript, Word
-from harken.serve.errors import RequestError, request_error
+from harken.serve.errors import RequestError
 from harken.serve.live.audio import CONTAINER, AudioFormat
 from harken.serve.rest.files import Dialect
 from harken.serve.rest.forms import (
@@ -31,7 +30,6 @@ from harken.serve.rest.forms import (
     Field,
     Form,
     bad_field,
-    field_names,
     missing_field,
     read_fields,
     transcribe_options,
@@ -111,13 +109,12 @@ def listen_options(form: Form) -> TranscribeOptions:
 
     Raises
     ------
-    RequestError
+    RequestError, OptionError
         If a value is not allowed.
     """
     if address := form.text("callback"):
         raise bad_field("callback", address, "none, as this server sends nothing to other addresses")
-    given, names = read_fields(form, OPTION_FIELDS), field_names(OPTION_FIELDS)
-    return transcribe_options(given, names, word_timestamps=True)
+    return transcribe_options(read_fields(form, OPTION_FIELDS), OPTION_FIELDS, word_timestamps=True)
 
 
 def audio_format(form: Form) -> AudioFormat:
@@ -125,7 +122,7 @@ def audio_format(form: Form) -> AudioFormat:
 
     Raises
     ------
-    RequestError
+    RequestError, OptionError
         If a parameter is missing, or its value not allowed.
     """
     encoding = form.text("encoding")
@@ -137,11 +134,8 @@ def audio_format(form: Form) -> AudioFormat:
         )
     if (rate := form.whole("sample_rate")) is None:
         raise missing_field("sample_rate", "that of raw audio")
-    try:
-        channels = form.whole("channels")
-        return AudioFormat(format=ENCODINGS[encoding], rate=rate, channels=1 if channels is None else channels)
-    except OptionError as error:
-        raise request_error(error, {"rate": "sample_rate"}) from error
+    channels = form.whole("channels")
+    return AudioFormat(format=ENCODINGS[encoding], rate=rate, channels=1 if channels is None else channels)
 
 
 def alternative_json(
@@ -304,5 +298,6 @@ DIALECT = Dialect(
     answers=("application/json",),
     recording=None,
     in_query=True,
+    more_names={"rate": "sample_rate"},
     refuse=refuse,
 )

@@ -30,7 +30,6 @@ from harken.serve.rest.forms import (
     Form,
     bad_field,
     choice,
-    field_names,
     missing_field,
     read_fields,
     received_form,
@@ -74,7 +73,7 @@ ASR_FIELDS: Mapping[str, Field] = ASR_RAW | {
 def _asr_request(form: Form) -> TranscriptionRequest:
     given = read_fields(form, ASR_FIELDS)
     return TranscriptionRequest(
-        options=transcribe_options(given, field_names(ASR_FIELDS)),
+        options=transcribe_options(given, ASR_FIELDS),
         response_format=given["output"],
         words=given["word_timestamps"],
         diarized=given["diarize"],
@@ -126,15 +125,21 @@ OVOS_CANDIDATES: Mapping[str, Field] = {
 }
 
 
-def _ovos_request(form: Form, fields: Mapping[str, Field], *, language_only: bool) -> TranscriptionRequest:
-    options = transcribe_options(read_fields(form, fields), field_names(fields))
-    return TranscriptionRequest(options=options, language_only=language_only)
+def _ovos_request(form: Form) -> TranscriptionRequest:
+    return TranscriptionRequest(options=transcribe_options(read_fields(form, OVOS_FIELDS), OVOS_FIELDS))
 
 
 def _ovos_response(transcript: Transcript, asked: TranscriptionRequest) -> Response:
-    if asked.language_only:
-        return JSONResponse({"lang": transcript.language, "conf": transcript.language_probability})
     return PlainTextResponse(transcript.text)
+
+
+def _ovos_language_request(form: Form) -> TranscriptionRequest:
+    options = transcribe_options(read_fields(form, OVOS_CANDIDATES), OVOS_CANDIDATES)
+    return TranscriptionRequest(options=options, language_only=True)
+
+
+def _ovos_language_response(transcript: Transcript, asked: TranscriptionRequest) -> Response:
+    return JSONResponse({"lang": transcript.language, "conf": transcript.language_probability})
 
 
 DIALECTS = (
@@ -158,26 +163,25 @@ DIALECTS = (
         recording="audio_file",
         in_query=True,
     ),
-    *(
-        Dialect(
-            path=path,
-            summary=f"{summary}: OVOS' API.",
-            fields=fields,
-            parse=partial(_ovos_request, fields=fields, language_only=path == "/lang_detect"),
-            respond=_ovos_response,
-            answers=(answer,),
-            recording=None,
-            in_query=True,
-        )
-        for path, summary, fields, answer in (
-            ("/stt", "Transcribe a recording", OVOS_FIELDS, PLAIN_TEXT),
-            (
-                "/lang_detect",
-                "Find the language of the first 30 s of a recording",
-                OVOS_CANDIDATES,
-                "application/json",
-            ),
-        )
+    Dialect(
+        path="/stt",
+        summary="Transcribe a recording: OVOS' API.",
+        fields=OVOS_FIELDS,
+        parse=_ovos_request,
+        respond=_ovos_response,
+        answers=(PLAIN_TEXT,),
+        recording=None,
+        in_query=True,
+    ),
+    Dialect(
+        path="/lang_detect",
+        summary="Find the language of the first 30 s of a recording: OVOS' API.",
+        fields=OVOS_CANDIDATES,
+        parse=_ovos_language_request,
+        respond=_ovos_language_response,
+        answers=("application/json",),
+        recording=None,
+        in_query=True,
     ),
 )
 
@@ -221,7 +225,6 @@ CPP_FIELDS: Mapping[str, Field] = {
     "duration": Field("Milliseconds to transcribe.", *WHOLE),
     "diarize": Field("Tell speakers apart.", *FLAG),
 }
-CPP_OPTION_NAMES = field_names(CPP_FIELDS) | {"temperatures": "temperature", "clip_timestamps": "offset_t"}
 
 
 def _cpp_request(form: Form) -> TranscriptionRequest:
@@ -229,7 +232,7 @@ def _cpp_request(form: Form) -> TranscriptionRequest:
     return TranscriptionRequest(
         options=transcribe_options(
             given | ({"language": None} if given["detect_language"] else {}),
-            CPP_OPTION_NAMES,
+            CPP_FIELDS,
             task="translate" if given["translate"] else "transcribe",
             temperatures=_temperatures(given["temperature"] or 0.0, given["temperature_inc"]),
             clip_timestamps=_clip(given["offset_t"] or 0, given["duration"] or 0),
@@ -304,7 +307,7 @@ class WhisperCpp:
             parse=lambda form: replace(_cpp_request(form), model=self._model),
             respond=_cpp_response,
             answers=("application/json", "text/html", *(MEDIA_TYPES[name] for name in ("srt", "vtt"))),
-            more_names=CPP_OPTION_NAMES,
+            more_names={"temperatures": "temperature", "clip_timestamps": "offset_t"},
         )
 
     async def load(self, request: Request) -> Response:

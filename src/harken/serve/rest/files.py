@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from logging import getLogger
 from time import monotonic
 from typing import BinaryIO
 
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -20,7 +19,7 @@ from harken.api import Recognizer
 from harken.audio import stream_audio
 from harken.errors import OptionError
 from harken.results import Segment, Transcript
-from harken.serve.errors import UNFORESEEN, RequestError, request_error
+from harken.serve.errors import RequestError, json_error, log_unforeseen, plain_error, request_error
 from harken.serve.rest.forms import (
     MEGABYTE,
     RECORDING,
@@ -33,7 +32,7 @@ from harken.serve.rest.forms import (
 from harken.serve.rest.transcription_form import (
     ANY_SPEAKERS,
     FIELDS,
-    OPTION_NAMES,
+    SPEECH_NAMES,
     TranscriptionRequest,
     parse_transcription_form,
     read_voices,
@@ -41,36 +40,24 @@ from harken.serve.rest.transcription_form import (
 )
 from harken.serve.rest.transcripts import (
     END,
+    HEADERS,
     HEARTBEAT,
     HEARTBEAT_S,
-    EventStream,
+    Event,
     TranscriptionEvents,
-    event_stream,
+    encoded,
     transcription_response,
     with_pauses,
 )
-from harken.serve.service import Begin, Service, transcribed
+from harken.serve.service import Begin, Service
 from harken.serve.waiting import first_of
-from harken.serve.work.jobs import FileJob, FileUpdate, Work
+from harken.serve.work.engine import Failed
+from harken.serve.work.jobs import FileJob, FileUpdate
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE, WINDOW_S, WINDOW_SAMPLES
 
-log = getLogger("harken.serve")
-
-MAX_LINE_CHARS = 300
 MIN_AUDIO_S = 0.1
 """Shorter recordings are refused, as OpenAI's service does."""
-
-
-def json_error(problem: RequestError) -> Response:
-    """Return the response with an error as in OpenAI's API."""
-    return JSONResponse(problem.body(), problem.status, problem.headers())
-
-
-def plain_error(problem: RequestError) -> Response:
-    """Return it for clients that take any body for subtitles, which a line without an arrow is not."""
-    line = f"error: {problem}"[:MAX_LINE_CHARS].replace("-->", "->")
-    return PlainTextResponse(f"{line}\n", problem.status, problem.headers())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +72,7 @@ class Dialect:
     fields : mapping
         What the clients send beside the recording.
     parse : callable
-        Reads the fields, or raises `RequestError`.
+        Reads the fields, or raises `RequestError` or `OptionError`.
     respond : callable
         Returns the response with a transcript.
     answers : tuple of str
@@ -94,7 +81,7 @@ class Dialect:
         Name of the file that is the recording; None if that is the whole body.
     in_query : bool
         True if the clients send the fields in the address.
-    more_names : mapping
+    more_names : dict
         Names of fields by options that they set beside that in the table.
     refuse : callable
         Returns the response with an error.
@@ -108,7 +95,7 @@ class Dialect:
     answers: tuple[str, ...]
     recording: str | None = RECORDING
     in_query: bool = False
-    more_names: Mapping[str, str] = field(default_factory=dict)
+    more_names: dict[str, str] = field(default_factory=dict)
     refuse: Callable[[RequestError], Response] = plain_error
 
     def problem(self, error: BaseException) -> RequestError:
@@ -116,7 +103,7 @@ class Dialect:
         if isinstance(error, OptionError) and error.field == "task" and "task" not in self.fields:
             message = f"model: allowed is one that can {error.value}; this model is English-only"
             return RequestError(message, code="invalid_value", param="model")
-        return request_error(error, {**field_names(self.fields), **self.more_names})
+        return request_error(error, field_names(self.fields) | self.more_names)
 
 
 OPENAI = tuple(
@@ -127,7 +114,7 @@ OPENAI = tuple(
         parse=partial(parse_transcription_form, task=task),
         respond=transcription_response,
         answers=("application/json", "text/plain", "application/x-subrip", "text/vtt", "text/event-stream"),
-        more_names=OPTION_NAMES,
+        more_names=SPEECH_NAMES,
         refuse=json_error,
     )
     for path, task, summary in (
@@ -155,10 +142,7 @@ class Files:
         except ClientDisconnect:
             answered = False
         except Exception as error:
-            problem = self.dialect.problem(error)
-            if problem.code == UNFORESEEN:
-                raise
-            raise problem from error
+            raise self.dialect.problem(error) from error
         if not answered:
             self._service.metrics.cancelled.labels("file").inc()
 
@@ -181,7 +165,7 @@ class Files:
         if asked.language_only:
             known_s = min(known_s, WINDOW_S)
         async with self._service.file(asked.model, upload.source, asked.options, known_s, begin) as job:
-            updates = self._counted(job, start_s)
+            updates = self._updates(job, start_s)
             if asked.stream:
                 work = self._stream(job, updates, TranscriptionEvents(asked, duration_s), send)
             else:
@@ -193,29 +177,34 @@ class Files:
         if asked.language_only:
             return _LanguageDetection
         if not asked.diarized:
-            return transcribed
+            return lambda recognizer, audio, options: recognizer.transcribe(audio, options)
         voices = await asyncio.to_thread(read_voices, asked.known_speakers)
         diarizer = await self._service.diarizer("response_format")
         if asked.speakers != ANY_SPEAKERS:
             diarizer = diarizer.with_options(asked.speakers)
+        return lambda recognizer, audio, options: recognizer.transcribe(
+            audio, options, diarizer=with_voices(diarizer, voices)
+        )
 
-        def begin(recognizer: Recognizer, audio: BinaryIO, options: TranscribeOptions) -> Work:
-            return recognizer.transcribe(audio, options, diarizer=with_voices(diarizer, voices))
-
-        return begin
-
-    async def _counted(self, job: FileJob, start_s: float) -> AsyncIterator[FileUpdate]:
-        """Yield the updates of a job, and count them."""
+    async def _updates(self, job: FileJob, start_s: float) -> AsyncIterator[FileUpdate]:
+        """Yield the updates of a job, and count them; raise what has ended it, also that the recording is too short."""
         metrics = self._service.metrics
-        is_first = True
+        is_first, failure = True, None
         async for update in job.updates:
+            if isinstance(update, Failed):
+                failure = update.failure
+                continue
+            if (failure := _too_short(job)) is not None:
+                continue
             if update.segments and is_first:
                 metrics.first_segment_seconds.observe(monotonic() - start_s)
                 is_first = False
             metrics.segments.labels("file").inc(len(update.segments))
-            if update.finished and job.work:
-                metrics.audio_seconds.labels("file").inc(job.work.read_s)
             yield update
+        if job.work:
+            metrics.audio_seconds.labels("file").inc(job.work.read_s)
+        if failure:
+            raise failure
 
     async def _respond(
         self,
@@ -227,8 +216,8 @@ class Files:
         send: Send,
     ) -> None:
         """Send the transcript once it is whole."""
-        async for update in updates:
-            _check(job, update)
+        async for _ in updates:
+            pass
         response = await asyncio.to_thread(self.dialect.respond, _transcript(job), asked)
         await response(scope, receive, send)
 
@@ -238,22 +227,36 @@ class Files:
         """Send the text as it is transcribed; what fails with the first window fails with a status of its own."""
         async with aclosing(with_pauses(updates, HEARTBEAT_S)) as paced:
             first = await anext(paced)
-            if first:
-                _check(job, first)
-            async with event_stream(send) as stream:
-                try:
-                    await _send_update(stream, first, events)
-                    async for update in paced:
-                        if update:
-                            _check(job, update)
-                        await _send_update(stream, update, events)
-                    await stream.send_all(partial(events.done, _transcript(job)))
-                    await stream.write(END)
-                except Exception as error:
-                    problem = self.dialect.problem(error)
-                    if problem.code == UNFORESEEN:
-                        log.error("unforeseen error", exc_info=error)
-                    await stream.send(problem.body())
+            body = self._events(job, first, paced, events)
+            await StreamingResponse(body, headers=HEADERS).stream_response(send)
+
+    async def _events(
+        self,
+        job: FileJob,
+        first: FileUpdate | None,
+        following: AsyncIterator[FileUpdate | None],
+        events: TranscriptionEvents,
+    ) -> AsyncIterator[bytes]:
+        """Yield the events of updates, and a comment for each pause; what is large is made in threads."""
+
+        async def made(make: Callable[[], Iterable[Event]]) -> list[bytes]:
+            return await asyncio.to_thread(lambda: [*map(encoded, make())])
+
+        async def of_update(update: FileUpdate | None) -> list[bytes]:
+            return await made(partial(events.update, update)) if update else [HEARTBEAT]
+
+        try:
+            for data in await of_update(first):
+                yield data
+            async for update in following:
+                for data in await of_update(update):
+                    yield data
+            for data in await made(partial(events.done, _transcript(job))):
+                yield data
+            yield END
+        except Exception as error:
+            log_unforeseen(error)
+            yield encoded(self.dialect.problem(error).body())
 
 
 class _LanguageDetection:
@@ -297,23 +300,12 @@ class _LanguageDetection:
         """Do nothing: there is one step alone."""
 
 
-async def _send_update(stream: EventStream, update: FileUpdate | None, events: TranscriptionEvents) -> None:
-    if update:
-        await stream.send_all(partial(events.update, update))
-    else:
-        await stream.write(HEARTBEAT)
-
-
-def _check(job: FileJob, update: FileUpdate) -> None:
-    """Raise what has ended the transcription, if it has failed."""
-    if update.failure:
-        raise update.failure
-    if update.finished and (read_s := _transcript(job).duration_s) < MIN_AUDIO_S:
-        raise RequestError(
-            f"the recording is {read_s:g} s long; allowed are {MIN_AUDIO_S:g} s and more",
-            code="audio_too_short",
-            param="file",
-        )
+def _too_short(job: FileJob) -> RequestError | None:
+    """Return what is wrong if a recording has ended too early."""
+    if not job.work or not job.work.finished or job.work.read_s >= MIN_AUDIO_S:
+        return None
+    message = f"the recording is {job.work.read_s:g} s long; allowed are {MIN_AUDIO_S:g} s and more"
+    return RequestError(message, code="audio_too_short", param="file")
 
 
 def _transcript(job: FileJob) -> Transcript:

@@ -23,8 +23,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope
 
 from harken.audio.container import open_audio
-from harken.errors import OptionError
-from harken.serve.errors import RequestError, request_error
+from harken.serve.errors import RequestError
 from harken.serve.live.audio import AudioFormat
 from harken.text import from_language_tag, from_language_tags
 from harken.transcribe import TranscribeOptions
@@ -448,16 +447,13 @@ def read_fields(form: Form, fields: Mapping[str, Field]) -> dict[str, Any]:
 
     Raises
     ------
-    RequestError
+    RequestError, OptionError
         If one is missing that is required, or has a value that is not allowed.
     """
     for name, field in fields.items():
         if field.required and form.text(name) is None:
             raise missing_field(name)
-    try:
-        return {name: field.read(form, name) for name, field in fields.items()}
-    except OptionError as error:
-        raise request_error(error) from error
+    return {name: field.read(form, name) for name, field in fields.items()}
 
 
 def field_names(fields: Mapping[str, Field]) -> dict[str, str]:
@@ -465,25 +461,15 @@ def field_names(fields: Mapping[str, Field]) -> dict[str, str]:
     return {field.option: name for name, field in fields.items() if field.option}
 
 
-def transcribe_options(given: Mapping[str, Any], names: Mapping[str, str], **others: Any) -> TranscribeOptions:
-    """Return the options that the values of fields set, and others.
-
-    Parameters
-    ----------
-    given : mapping
-        Values by the names of their fields.
-    names : mapping
-        Names of fields by the options that they set.
-    **others
-        Further options, which count more.
+def transcribe_options(
+    given: Mapping[str, Any], fields: Mapping[str, Field], **others: Any
+) -> TranscribeOptions:
+    """Return the options that the values of fields set, by their names, and others, which count more.
 
     Raises
     ------
-    RequestError
-        If a value is not allowed; it names the field.
+    OptionError
+        If a value is not allowed.
     """
-    options = {option: given[name] for option, name in names.items() if given.get(name) is not None}
-    try:
-        return TranscribeOptions(**options | others)
-    except OptionError as error:
-        raise request_error(error, names) from error
+    options = {option: given[name] for option, name in field_names(fields).items() if given[name] is not None}
+    return TranscribeOptions(**options | others)

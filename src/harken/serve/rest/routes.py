@@ -10,9 +10,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from harken.errors import OptionError
 from harken.formats import FORMATS, Layout, dump_json, from_json, render
-from harken.serve.errors import RequestError, request_error
+from harken.serve.errors import RequestError
 from harken.serve.rest.forms import bad_field, received_body
 from harken.serve.rest.transcripts import HEADERS, MEDIA_TYPES
 from harken.serve.service import Service
@@ -104,12 +103,9 @@ def routes(service: Service) -> list[BaseRoute]:
         if name not in FORMATS:
             raise bad_field("format", name, f"one of {', '.join(FORMATS)}")
         body = await received_body(request, MAX_TRANSCRIPT_BYTES)
-        try:
-            async with one_at_a_time:
-                layout = Layout(subtitle_style=request.query_params.get("subtitle_style"))
-                text = await asyncio.to_thread(_rendered, body, name, layout)
-        except OptionError as error:
-            raise request_error(error) from error
+        async with one_at_a_time:
+            layout = Layout(subtitle_style=request.query_params.get("subtitle_style"))
+            text = await asyncio.to_thread(_rendered, body, name, layout)
         headers = {
             "content-disposition": f'attachment; filename="transcript.{name}"',
             "x-content-type-options": "nosniff",

@@ -15,7 +15,7 @@ from harken.audio import stream_audio
 from harken.contract import Floats
 from harken.errors import AudioError, OptionError
 from harken.formats import RULES, STYLES, Layout
-from harken.serve.errors import RequestError, object_in, request_error
+from harken.serve.errors import RequestError, object_in
 from harken.serve.live.audio import AudioFormat
 from harken.serve.rest.forms import (
     FLAG,
@@ -28,7 +28,6 @@ from harken.serve.rest.forms import (
     Form,
     bad_field,
     choice,
-    field_names,
     parse_number,
     read_fields,
     transcribe_options,
@@ -114,7 +113,7 @@ def parse_transcription_form(form: Form, task: str) -> TranscriptionRequest:
 
     Raises
     ------
-    RequestError
+    RequestError, OptionError
         If the model is missing, or a value is not allowed.
     """
     given = read_fields(form, FIELDS[task])
@@ -131,7 +130,7 @@ def parse_transcription_form(form: Form, task: str) -> TranscriptionRequest:
     words, layout = "word" in granularities, _layout(given)
     options = transcribe_options(
         given,
-        OPTION_NAMES,
+        FIELDS[task],
         task=task,
         word_timestamps=words or LOGPROBS in include or response_format == DIARIZED or layout.needs_words,
         **given["chunking_strategy"],
@@ -155,10 +154,7 @@ def _layout(given: Mapping[str, Any]) -> Layout:
     """Return the style of subtitles, and the rules that are given one by one."""
     rules: dict[str, Any] = {name: given[name] for name in RULES}
     whole = {name: int(value) for name, value in rules.items() if value is not None and value.is_integer()}
-    try:
-        return Layout(subtitle_style=given["subtitle_style"], **rules | whole)
-    except OptionError as error:
-        raise request_error(error) from error
+    return Layout(subtitle_style=given["subtitle_style"], **rules | whole)
 
 
 def _temperatures(form: Form, name: str) -> tuple[float, ...]:
@@ -264,12 +260,12 @@ FIELDS: Mapping[str, Mapping[str, Field]] = {
     },
 }
 """Fields of the form, by task."""
-OPTION_NAMES = field_names(_TRANSLATION_FIELDS) | {
+SPEECH_NAMES = {
     "vad_threshold": "chunking_strategy[threshold]",
     "vad_min_silence_s": "chunking_strategy[silence_duration_ms]",
     "vad_speech_pad_s": "chunking_strategy[prefix_padding_ms]",
 }
-"""Names of fields, by the options that they set."""
+"""Parts of a field, by the options that they set."""
 
 
 def read_voices(references: Mapping[str, bytes]) -> dict[str, Floats]:

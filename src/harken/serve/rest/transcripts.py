@@ -10,18 +10,15 @@ import math
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
-    AsyncIterator,
     Callable,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from starlette.responses import JSONResponse, Response
-from starlette.types import Send
 
 from harken.formats import as_json, dump_json, main_speaker, render
 from harken.results import Segment, Transcript, Word
@@ -35,6 +32,7 @@ Event = Mapping[str, Any]
 HEARTBEAT_S = 15.0
 """Seconds of silence after which a proxy might close the connection."""
 HEARTBEAT = b": \n\n"
+"""A comment, which clients skip."""
 END = b"data: [DONE]\n\n"
 NAMED = "transcript."
 """Beginning of the types of OpenAI's events, whose names its libraries know; they pass over other named events."""
@@ -270,45 +268,11 @@ class TranscriptionEvents:
         return {"logprobs": logprobs_json(words_of(segments))} if self._asked.logprobs else {}
 
 
-class EventStream:
-    """A response that is open.
-
-    Parameters
-    ----------
-    send
-        Of the ASGI application.
-    """
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    async def send(self, event: Event) -> None:
-        """Send an object; waits while the client reads slowly."""
-        await self.write(_encoded(event))
-
-    async def send_all(self, make_events: Callable[[], Iterable[Event]]) -> None:
-        """Send objects that a function makes, in a thread, as they may be large."""
-        for data in await asyncio.to_thread(lambda: [*map(_encoded, make_events())]):
-            await self.write(data)
-
-    async def write(self, data: bytes) -> None:
-        """Send what is no object: `END`, or `HEARTBEAT`, a comment, which clients skip."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-
-def _encoded(event: Event) -> bytes:
+def encoded(event: Event) -> bytes:
+    """Return an event as it is sent."""
     kind = event.get("type", "")
     name = f"event: {kind}\n" if kind.startswith(NAMED) else ""
     return f"{name}data: {dump_json(event)}\n\n".encode()
-
-
-@asynccontextmanager
-async def event_stream(send: Send) -> AsyncIterator[EventStream]:
-    """Open a response of events, which ends with the block."""
-    headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    yield EventStream(send)
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def with_pauses(results: AsyncIterable[T], pause_s: float) -> AsyncGenerator[T | None, None]:

@@ -19,8 +19,8 @@ FIRST_REAL_TIME_FACTOR = 0.05
 
 
 @dataclass(eq=False)
-class _LiveCost:
-    """Time that a stream has taken of its engine, and the audio that it was for."""
+class LiveCost:
+    """Seconds that a stream has taken of its engine, and those of the audio that it was for."""
 
     service_s: float = 0.0
     audio_s: float = 0.0
@@ -40,8 +40,8 @@ class Admission:
 
     def __init__(self, *, max_queue_s: float, max_streams: int, max_load: float) -> None:
         self._max_queue_s, self._max_streams, self._max_load = max_queue_s, max_streams, max_load
-        self._files: dict[object, float] = {}
-        self._streams: dict[object, _LiveCost] = {}
+        self._files_s: list[float] = []  # of those in progress
+        self._streams: set[LiveCost] = set()
         self._n_uploads = 0
         self._usual_load = 0.0
         self._real_time_factor = FIRST_REAL_TIME_FACTOR
@@ -49,12 +49,12 @@ class Admission:
     @property
     def queued_s(self) -> float:
         """Seconds of recordings in progress."""
-        return sum(self._files.values())
+        return sum(self._files_s)
 
     @property
     def n_files(self) -> int:
         """Number of files in progress."""
-        return len(self._files)
+        return len(self._files_s)
 
     @property
     def n_streams(self) -> int:
@@ -64,24 +64,23 @@ class Admission:
     @property
     def load(self) -> float:
         """Share of the engines' time that the live streams need."""
-        return sum(map(self._load_of, self._streams.values()))
+        return sum(map(self._load_of, self._streams))
 
     @contextmanager
-    def file(self, duration_s: float) -> Iterator[object]:
+    def file(self, duration_s: float) -> Iterator[None]:
         """Make room for a recording."""
         queued_s = self.queued_s
-        if self._files and queued_s + duration_s > self._max_queue_s:
+        if self._files_s and queued_s + duration_s > self._max_queue_s:
             raise busy(
                 f"recordings of {queued_s:.0f} s are in progress, and one of {duration_s:.0f} s would be too much; "
                 f"allowed are {self._max_queue_s:g} s together",
                 queued_s * self._real_time_factor,
             )
-        ticket = object()
-        self._files[ticket] = duration_s
+        self._files_s.append(duration_s)
         try:
-            yield ticket
+            yield
         finally:
-            del self._files[ticket]
+            self._files_s.remove(duration_s)
 
     @contextmanager
     def upload(self) -> Iterator[None]:
@@ -95,8 +94,8 @@ class Admission:
             self._n_uploads -= 1
 
     @contextmanager
-    def stream(self) -> Iterator[object]:
-        """Make room for a live stream."""
+    def stream(self) -> Iterator[LiveCost]:
+        """Make room for a live stream, whose cost is to be recorded."""
         if self.n_streams >= self._max_streams:
             raise busy(
                 f"{self.n_streams} live streams are open; allowed are {self._max_streams}", RETRY_STREAM_S
@@ -108,19 +107,18 @@ class Admission:
                 f"{self._usual_load:.0%}; allowed are {self._max_load:.0%}",
                 RETRY_STREAM_S,
             )
-        ticket = object()
-        self._streams[ticket] = _LiveCost()
+        cost = LiveCost()
+        self._streams.add(cost)
         try:
-            yield ticket
+            yield cost
         finally:
-            del self._streams[ticket]
+            self._streams.remove(cost)
 
     def record_live(
-        self, ticket: object, service_s: float, audio_s: float, *, planned_load: float = 0.0
+        self, cost: LiveCost, service_s: float, audio_s: float, *, planned_load: float = 0.0
     ) -> None:
         """Record what a stream has cost so far, and would cost as it was planned, from any thread."""
-        cost = self._streams.get(ticket)
-        if cost is None:
+        if cost not in self._streams:  # it has ended
             return
         cost.service_s, cost.audio_s = service_s, audio_s
         self._usual_load = self._usual_load or planned_load
@@ -133,6 +131,6 @@ class Admission:
         if audio_s:
             self._real_time_factor = 0.8 * self._real_time_factor + 0.2 * service_s / audio_s
 
-    def _load_of(self, cost: _LiveCost) -> float:
+    def _load_of(self, cost: LiveCost) -> float:
         measured = cost.audio_s >= MIN_MEASURED_S
         return cost.service_s / cost.audio_s if measured else self._usual_load

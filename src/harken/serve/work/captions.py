@@ -11,9 +11,11 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from weakref import WeakValueDictionary
 
 from harken.serve.errors import RequestError
+from harken.serve.waiting import Changes
 from harken.serve.work.jobs import LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded
 
@@ -108,8 +110,7 @@ class Captions:
             yield caption
             with suppress(TimeoutError):
                 async with asyncio.timeout(REPEAT_S):
-                    while board.caption is seen and not self._closed:
-                        await board.changed.wait()
+                    await board.changes.until(partial(self._has_news, board, seen))
             if board.caption is not seen:
                 caption = seen = board.caption
 
@@ -117,7 +118,10 @@ class Captions:
         """Tell all viewers that nothing follows."""
         self._closed = True
         for board in [*self._boards.values()]:
-            board.tell()
+            board.changes.tell()
+
+    def _has_news(self, board: _Board, seen: Caption) -> bool:
+        return board.caption is not seen or self._closed
 
     def _board(self, name: str) -> _Board:
         return self._boards.setdefault(name, _Board())
@@ -129,12 +133,7 @@ class _Board:
     def __init__(self) -> None:
         self.caption = Caption()
         self.speaker: SharedCaptions | None = None
-        self.changed = asyncio.Event()
-
-    def tell(self) -> None:
-        """Wake all who wait."""
-        self.changed.set()
-        self.changed = asyncio.Event()
+        self.changes = Changes()
 
 
 class SharedCaptions:
@@ -158,4 +157,4 @@ class SharedCaptions:
     def _show(self, caption: Caption) -> None:
         if self._board.speaker is self and caption is not self._board.caption:
             self._board.caption = caption
-            self._board.tell()
+            self._board.changes.tell()

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from tempfile import SpooledTemporaryFile
 from time import monotonic
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Literal, Protocol
 
 import numpy as np
 
 from harken.contract import Floats
 from harken.results import Segment, Transcript
-from harken.serve.errors import ended, too_long
-from harken.serve.waiting import call_soon
-from harken.serve.work.engine import Engine, Outbox
-from harken.streaming import Event, FinalSegment, Interim, LiveSession
+from harken.serve.errors import too_long
+from harken.serve.waiting import Changes
+from harken.serve.work.admission import LiveCost
+from harken.serve.work.engine import Engine, Failed, Job
+from harken.streaming import Event, FinalSegment, Interim, LiveSession, StreamOptions
+from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
-T = TypeVar("T")
 MAX_UPDATES = 4
 """Windows of a file that may wait for a slow reader."""
 MAX_EVENTS = 64
@@ -33,67 +32,6 @@ MAX_STEP_SAMPLES = SAMPLE_RATE
 """Samples to process in a step: other streams do not wait for a second of one that has fallen behind."""
 MAX_TURN_MEMORY = 1 << 21
 """Bytes of a turn, some half a minute, from which its samples lie in a file: nobody knows when it ends."""
-
-
-class _EngineJob(ABC, Generic[T]):
-    """The common part of jobs: they end once, by themselves, by an error, or because nobody waits any more.
-
-    Parameters
-    ----------
-    engine : Engine
-    on_end : callable
-        Called once, in any thread, when it ends or is cancelled.
-    max_updates : int
-        Updates that may wait for a slow reader.
-    """
-
-    def __init__(self, engine: Engine, on_end: Callable[[], None], max_updates: int) -> None:
-        self.updates: Outbox[T] = Outbox(max_updates, engine.wake)
-        self.done = self._cancelled = False
-        self.service_s = 0.0
-        self._engine, self._on_end = engine, on_end
-
-    def step(self) -> None:
-        try:
-            is_last = self._cancelled or self._advance()
-        except BaseException as failure:
-            self._fail(failure)
-        else:
-            if is_last:
-                self._end()
-
-    def cancel(self) -> None:
-        """End it before its next step, from any thread: nobody waits for it any more."""
-        self._cancelled = True
-        self._engine.wake()
-
-    def abandon(self, reason: str) -> None:
-        if not self.done:
-            self._fail(ended(reason))
-
-    @abstractmethod
-    def _advance(self) -> bool:
-        """Do a step; return True if it was the last."""
-
-    @abstractmethod
-    def _failed(self, failure: BaseException) -> T:
-        """Return the update that tells of an error."""
-
-    @abstractmethod
-    def _let_go(self) -> None:
-        """Give back what it holds."""
-
-    def _fail(self, failure: BaseException) -> None:
-        self.updates.put(self._failed(failure))
-        self._end()
-
-    def _end(self) -> None:
-        self.done = True
-        try:
-            self._let_go()
-        finally:
-            self._on_end()  # first, so that who sees the end finds its room free
-            self.updates.close()
 
 
 class Work(Protocol):
@@ -129,25 +67,20 @@ class Work(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileUpdate:
-    """The outcome of a step: segments, the seconds that are done, and the end, if it is that.
+    """The outcome of a step: segments, and the seconds that are done.
 
     Parameters
     ----------
     segments : list of Segment
     done_s : float
-    failure : BaseException or None
-        The error that ended it.
-    finished : bool
     """
 
     segments: list[Segment]
     done_s: float
-    failure: BaseException | None = None
-    finished: bool = False
 
 
-class FileJob(_EngineJob[FileUpdate]):
-    """The work on a file, as a job of the engine.
+class FileJob(Job[FileUpdate]):
+    """The work on a file.
 
     Parameters
     ----------
@@ -161,12 +94,8 @@ class FileJob(_EngineJob[FileUpdate]):
 
     Attributes
     ----------
-    updates : Outbox of FileUpdate
-        The last one is finished.
     work : Work or None
         None before the first step.
-    service_s : float
-        Seconds that the engine has worked on it.
     """
 
     live = False
@@ -190,12 +119,8 @@ class FileJob(_EngineJob[FileUpdate]):
         segments = work.step()
         if work.read_s > self._max_audio_s:
             raise too_long(work.read_s, self._max_audio_s)
-        self.updates.put(FileUpdate(segments=segments, done_s=work.done_s, finished=work.finished))
+        self.updates.put(FileUpdate(segments=segments, done_s=work.done_s))
         return work.finished
-
-    def _failed(self, failure: BaseException) -> FileUpdate:
-        done_s = self.work.done_s if self.work else 0.0
-        return FileUpdate(segments=[], done_s=done_s, failure=failure, finished=True)
 
     def _let_go(self) -> None:
         if self.work:
@@ -204,6 +129,33 @@ class FileJob(_EngineJob[FileUpdate]):
 
 NO_SAMPLES: Floats = np.zeros(0, np.float32)
 Action = Literal["feed", "mark", "flush", "drop", "close"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStream:
+    """The wish for a live stream: opened behind the last update of one that is open.
+
+    Parameters
+    ----------
+    model : str
+        Id of a model, or an alias.
+    options : TranscribeOptions
+    stream_options : StreamOptions
+    is_bounded : bool
+        True if its audio may be no longer than a session.
+    speakers : bool
+        True to tell speakers apart.
+    whole_turns : bool
+        True for `Transcribed` behind the events of a flush and of the end: what has come since the flush before,
+        transcribed as a recording.
+    """
+
+    model: str
+    options: TranscribeOptions
+    stream_options: StreamOptions
+    is_bounded: bool = True
+    speakers: bool = False
+    whole_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,13 +181,6 @@ class Transcribed:
     """
 
     segments: tuple[Segment, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """The error that ended a stream."""
-
-    failure: BaseException
 
 
 LiveUpdate = Event | Flushed | Transcribed | Failed
@@ -313,8 +258,8 @@ class Turn:
         self._work = None
 
 
-class LiveJob(_EngineJob[LiveUpdate]):
-    """A live session, as a job of the engine.
+class LiveJob(Job[LiveUpdate]):
+    """A live session.
 
     Parameters
     ----------
@@ -323,20 +268,20 @@ class LiveJob(_EngineJob[LiveUpdate]):
         Opens the session; called in the engine's thread.
     on_end : callable
         Called once, in any thread, when it ends or is cancelled.
+    cost : LiveCost
+        What the admission counts of it.
     turn : Turn, optional
         Transcribes what has come between two flushes.
 
     Attributes
     ----------
     updates : Outbox of LiveUpdate
-        Events, `Flushed` behind those of a flush, and at last `Failed` if it ended so. `Transcribed` comes behind the
-        events of a flush or of the close, if there is a turn.
+        Events, and `Flushed` behind those of a flush. `Transcribed` comes behind the events of a flush or of the close,
+        if there is a turn.
     session : LiveSession or None
         None before the first step.
     lag_s : float
         Seconds from the arrival of the samples processed last to the end of their processing.
-    service_s : float
-        Seconds that the engine has worked on it.
     processed_samples, step_samples : int
         Samples of the stream so far, and of the last step.
     step_segments : int
@@ -350,9 +295,11 @@ class LiveJob(_EngineJob[LiveUpdate]):
         engine: Engine,
         open_session: Callable[[], LiveSession],
         on_end: Callable[[], None],
+        cost: LiveCost,
         turn: Turn | None,
     ) -> None:
         super().__init__(engine, on_end, MAX_EVENTS)
+        self.cost = cost
         self.session: LiveSession | None = None
         self.lag_s = 0.0
         self.processed_samples = self.step_samples = self.step_segments = 0
@@ -360,7 +307,7 @@ class LiveJob(_EngineJob[LiveUpdate]):
         self._inputs: deque[_Input] = deque([_Input(NO_SAMPLES, monotonic())])
         self._opened_s = self._inputs[0].came_s
         self._given_samples = self._taken_samples = 0  # each written by one thread alone
-        self._loop, self._room = asyncio.get_running_loop(), asyncio.Event()
+        self._changes = Changes()
 
     def waiting_since(self) -> float | None:
         if self._cancelled:
@@ -369,9 +316,9 @@ class LiveJob(_EngineJob[LiveUpdate]):
 
     async def feed(self, samples: Floats) -> None:
         """Take samples, float32 at 16 kHz; wait while too many are pending, so that a fast sender has to wait."""
-        while self._given_samples - self._taken_samples >= MAX_PENDING_S * SAMPLE_RATE and not self.done:
-            self._room.clear()
-            await self._room.wait()
+        await self._changes.until(
+            lambda: self._given_samples - self._taken_samples < MAX_PENDING_S * SAMPLE_RATE or self.done
+        )
         self._given_samples += len(samples)
         self._add("feed", samples)
 
@@ -432,7 +379,7 @@ class LiveJob(_EngineJob[LiveUpdate]):
         self.step_segments = sum(isinstance(event, FinalSegment) for event in events)
         self.lag_s = monotonic() - inputs[-1].came_s
         self._taken_samples += len(samples)
-        self._wake_sender()
+        self._changes.tell()
         for event in events:
             self.updates.put(event, merge=_merged_interims)
         if self._turn and action == "drop":
@@ -452,16 +399,10 @@ class LiveJob(_EngineJob[LiveUpdate]):
         behind_s = now_s - self._opened_s - self.processed_samples / SAMPLE_RATE
         return max(0.0, min(now_s - given.came_s, behind_s))
 
-    def _wake_sender(self) -> None:
-        call_soon(self._loop, self._room.set)
-
-    def _failed(self, failure: BaseException) -> Failed:
-        return Failed(failure=failure)
-
     def _let_go(self) -> None:
         if self._turn:
             self._turn.close()
-        self._wake_sender()
+        self._changes.tell()
 
 
 def _merged_interims(last: LiveUpdate, new: LiveUpdate) -> LiveUpdate | None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import time
+from typing import Any
 
 from harken.api import Recognizer
 from harken.serve.errors import not_found
@@ -91,7 +92,7 @@ class Models:
         load: Callable[[str], Recognizer],
         ids: Sequence[str],
         aliases: Mapping[str, str],
-        on_step: Callable[[Job, float], None],
+        on_step: Callable[[Job[Any], float], None],
     ) -> None:
         self.ids = tuple(ids)
         self.created_s = int(time())
