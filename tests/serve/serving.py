@@ -1,4 +1,4 @@
-"""A server for tests: the application of a service behind uvicorn, on a free port, in a thread of its own."""
+"""A server for tests: the application of a service, on a free port, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import httpx
 import openai
 import pytest
-import uvicorn
 from leaping import LeapLoop, leap
 from websockets.exceptions import InvalidStatus
 from websockets.http11 import Response
@@ -24,7 +23,7 @@ from websockets.sync.client import connect
 from harken.api import Recognizer
 from harken.serve.app import make_app
 from harken.serve.options import ServeOptions
-from harken.serve.server import HttpProtocol
+from harken.serve.server import listening
 from harken.serve.service import Service
 from harken.speakers.diarizer import Diarizer
 
@@ -95,25 +94,17 @@ def serving(
     options: ServeOptions | None = None,
     aliases: Mapping[str, str] | None = None,
     load_diarizer: Callable[[], Diarizer] | None = None,
-    **uvicorn_options: Any,
 ) -> Iterator[Serving]:
     """Serve models on a free port while the block runs; `load` is called in a thread, once a model is asked for."""
     listener = socket.create_server(("127.0.0.1", 0))  # takes connections from now on
-    started: Future[tuple[Service, asyncio.AbstractEventLoop, uvicorn.Server]] = Future()
+    started: Future[tuple[Service, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
-        service = Service(load, ids, options or ServeOptions(preload=False), aliases or {}, load_diarizer)
-        usual = {
-            "http": HttpProtocol,
-            "ws": "websockets-sansio",
-            "log_config": None,
-            "timeout_graceful_shutdown": 5,
-        }
-        server = uvicorn.Server(uvicorn.Config(make_app(service), **usual | uvicorn_options))
-        started.set_result((service, asyncio.get_running_loop(), server))
-        try:
-            await server.serve(sockets=[listener])
-        finally:
+        given, stopping = options or ServeOptions(preload=False), asyncio.Event()
+        service = Service(load, ids, given, aliases or {}, load_diarizer)
+        async with listening(make_app(service), given, lambda address: None, listener):
+            started.set_result((service, asyncio.get_running_loop(), stopping))
+            await stopping.wait()
             await service.close()
 
     def run() -> None:
@@ -127,7 +118,7 @@ def serving(
 
     thread = Thread(target=run, name="server under test", daemon=True)
     thread.start()
-    service, loop, server = started.result(MAX_WAIT_S)
+    service, loop, stopping = started.result(MAX_WAIT_S)
     try:
         port = listener.getsockname()[1]
         with (
@@ -136,7 +127,7 @@ def serving(
         ):
             yield Serving(port, service, loop, http, clients)
     finally:
-        server.should_exit = True
+        loop.call_soon_threadsafe(stopping.set)
         thread.join(MAX_WAIT_S)
         listener.close()
     assert not thread.is_alive(), "the server has not ended"

@@ -6,7 +6,6 @@ import ssl
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from types import MappingProxyType
 
 import httpx
 import pytest
@@ -26,8 +25,8 @@ KEY = "a-key-of-the-test"
 BEARER = {"authorization": f"Bearer {KEY}"}
 
 
-def serve(uvicorn=MappingProxyType({}), **given):
-    return serving(lambda id: TalkingRecognizer(), options=ServeOptions(preload=False, **given), **uvicorn)
+def serve(**given):
+    return serving(lambda id: TalkingRecognizer(), options=ServeOptions(preload=False, **given))
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +146,7 @@ def test_a_certificate_makes_it_https(tmp_path, caplog):
     outputs = ("-keyout", str(key), "-out", str(certificate))
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *names, *outputs]
     subprocess.run(command, check=True, capture_output=True)
-    files = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
-    with serve(uvicorn=files) as running:
+    with serve(certfile=str(certificate), keyfile=str(key)) as running:
         context = ssl.create_default_context(cafile=str(certificate))
         assert httpx.get(f"https://127.0.0.1:{running.port}/healthz", verify=context).text == "ok\n"
         with connect(f"wss://127.0.0.1:{running.port}/v1/stream", ssl=context):
