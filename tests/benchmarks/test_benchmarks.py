@@ -25,15 +25,12 @@ RUNS = {
     "compare": f"{LIMITED} --repeats 1",
     "errors": f"{LIMITED} --engines harken --model tiny.en",
     "fleet": f"{LIMITED} --repeats 1 --ways in-process",
-    "expected": "--dims tiny --assistant tiny --bursts 1 --burst-s 0.01 --positions 300",
     "gpu": "--dims tiny --device cpu --steps 2 --rounds 1 --batch 1",
-    "hashing": "--positions 300 --repeats 1",
     "live": LIMITED,
     "memory": "--limit 1 --hours 0.002",
     "parity": f"{LIMITED} --beam 1",
     "serving": "--count 5 --protocol own realtime deepgram vosk wyoming --seconds 2 --delay low",
     "speculative": f"{LIMITED} --repeats 1 --model tiny.en --source ngram transcript",
-    "subtitles": "--limit 1 --style plain",
     "word_times": f"{LIMITED} --engines harken 'harken live' 'harken align'",
     "steps": "--bursts 1 --burst-s 0.01 --tokens 1 2 --rows 1 2 --positions 300",
     "diarization": "--folder {conversations} --engine harken --speaker-model {speakers}",
@@ -41,7 +38,6 @@ RUNS = {
 NEEDS = {
     "parity": ("whisper", "torch"),
     "gpu": ("torch",),
-    "hashing": ("torch",),
     "word_times": ("espeakng_loader",),
     "diarization": ("onnxruntime",),
 }
