@@ -73,11 +73,11 @@ def test_log_mel_falls_back_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = np.random.default_rng(0).standard_normal(4000).astype(np.float32)
     for load in (compiled_library.load_library, SimpleNamespace):  # it is missing, or has no function for this
         monkeypatch.setattr("harken.audio.mel.load_library", load)
-        mel._compiled_frames.cache_clear()
+        mel._frames_function.cache_clear()
         try:
             assert log_mel(samples, 80).shape == (80, 25)
         finally:
-            mel._compiled_frames.cache_clear()
+            mel._frames_function.cache_clear()
 
 
 def test_speech_detection_falls_back_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
