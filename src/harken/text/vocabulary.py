@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -70,6 +70,7 @@ _SPECIALS_IN_ORDER = (
 """The special tokens beside languages and timestamps, with their other names, in the order of their ids."""
 _TIMESTAMP = re.compile(r"<\|(?:[12]?\d\.\d[02468]|30\.00)\|>")
 
+_FILES = ("tokenizer.json", "vocab.json", "vocabulary.txt", "vocabulary.json")
 _DATA = Path(__file__).parent / "data"
 
 
@@ -86,11 +87,14 @@ def read_tokens(path: Path) -> list[str]:
     CheckpointNotFound
         If there is no such file.
     """
-    reader = _READERS.get(path.name)
-    if reader is None:
-        raise CheckpointError(f"{path}: not a vocabulary file; known are {', '.join(_READERS)}")
+    if path.name not in _FILES:
+        raise CheckpointError(f"{path}: not a vocabulary file; known are {', '.join(_FILES)}")
     try:
-        return reader(path.read_bytes())
+        ids, _ = _all_ids(path)
+        tokens = _until_end_of_text(sorted(ids, key=ids.__getitem__))
+        if [ids[token] for token in (*tokens, END_OF_TEXT)] != [*range(len(tokens) + 1)]:
+            raise ValueError("its ids are not 0, 1, 2 ...")
+        return tokens
     except FileNotFoundError:
         raise CheckpointNotFound(f"{path}: no such file") from None
     except OSError as error:
@@ -258,7 +262,7 @@ def _all_ids(path: Path) -> tuple[dict[str, int], Mapping[str, int]]:
         ids = {token: i for i, token in enumerate(tokens)}
         return ids, {token: ids[token] for token in tokens[tokens.index(END_OF_TEXT) :]}
     if path.name == "tokenizer.json":
-        added = {each["content"]: int(each["id"]) for each in content["added_tokens"]}
+        added = {each["content"]: int(each["id"]) for each in content.get("added_tokens", ())}
         return content["model"]["vocab"] | added, added
     file = path.with_name("added_tokens.json")
     added = json.loads(file.read_bytes()) if file.is_file() else {}
@@ -275,18 +279,7 @@ def builtin_tokens(multilingual: bool) -> list[str]:
     import lzma
 
     name = "multilingual" if multilingual else "english"
-    return _from_lines(lzma.decompress((_DATA / f"{name}.txt.xz").read_bytes()))
-
-
-def _from_lines(data: bytes) -> list[str]:
-    return _until_end_of_text(data.decode().replace("\r\n", "\n").split("\n"))
-
-
-def _by_id(ids: dict[str, int]) -> list[str]:
-    tokens = sorted(ids, key=ids.__getitem__)
-    if [ids[token] for token in tokens] != list(range(len(tokens))):
-        raise ValueError("its ids are not 0, 1, 2 ...")
-    return _until_end_of_text(tokens)
+    return _until_end_of_text(lzma.decompress((_DATA / f"{name}.txt.xz").read_bytes()).decode().splitlines())
 
 
 def _until_end_of_text(tokens: list[str]) -> list[str]:
@@ -296,14 +289,6 @@ def _until_end_of_text(tokens: list[str]) -> list[str]:
     if not is_byte_level("".join(tokens)):
         raise ValueError("its tokens are not byte-level")
     return tokens
-
-
-_READERS: dict[str, Callable[[bytes], list[str]]] = {
-    "tokenizer.json": lambda data: _by_id(json.loads(data)["model"]["vocab"]),
-    "vocab.json": lambda data: _by_id(json.loads(data)),
-    "vocabulary.txt": _from_lines,
-    "vocabulary.json": lambda data: _until_end_of_text(list(json.loads(data))),
-}
 
 
 # --- byte-pair encoding ------------------------------------------------------------------------------------
