@@ -272,10 +272,8 @@ TRANSCRIBERS: dict[str, Callable[[Engine], Work]] = {
     "harken exact": partial(harken, fidelity="exact"),  # windows are encoded whole, as the reference does
     "harken int16": partial(harken, precision="int16"),
     "harken alone": partial(harken, assistant="none"),
-    "harken without VAD": partial(harken, vad=False),
     "harken batched": partial(harken, batch_size=BATCH),
     "faster-whisper": faster_whisper,
-    "faster-whisper with VAD": partial(faster_whisper, vad_filter=True),
     "faster-whisper batched": partial(faster_whisper, batch_size=BATCH),
     "openvino-genai": openvino_genai,
     "openai-whisper": openai_whisper,
