@@ -268,7 +268,9 @@ def open_hypotheses(
             raise ManifestError(f"{path}: is a device; allowed is a file of hypotheses")
         file = file_path.open("a+", encoding="utf-8", newline="\n")
     try:
-        yield HypothesisStore(provenance, _read_hypotheses(file, file_path, provenance), file)
+        with _as_output_error(file_path):
+            known = _read_hypotheses(file, file_path, provenance)
+        yield HypothesisStore(provenance, known, file)
     finally:
         # Closing writes again what a full disk refused, and fails again.
         with _as_output_error(file_path):
@@ -294,25 +296,20 @@ def read_hypotheses(path: str | os.PathLike[str], entries: Iterable[Entry]) -> H
 
 def _read_hypotheses(file: TextIO, path: Path, provenance: Mapping[str, Any]) -> dict[str, EvalHypothesis]:
     """Return the hypotheses of a file, and make it end with a line break; a file of another kind is not changed."""
-    with _as_output_error(path):
-        *whole, last = path.read_bytes().split(b"\n")
+    *whole, last = path.read_bytes().split(b"\n")
     by_name = dict(
         _parse_own(decode(line, f"{path}:{number}"), f"{path}:{number}", provenance)
         for number, line in enumerate(whole, start=1)
         if line.strip()
     )
-    if not last:
-        return by_name
-    with _as_output_error(path):
-        if _is_incomplete(last):
-            file.truncate(sum(len(line) + 1 for line in whole))
-            return by_name
-    where = f"{path}:{len(whole) + 1}"
-    name, hypothesis = _parse_own(decode(last, where), where, provenance)
-    with _as_output_error(path):
+    if last and _is_incomplete(last):
+        file.truncate(sum(len(line) + 1 for line in whole))
+    elif last:
+        where = f"{path}:{len(whole) + 1}"
+        by_name.update([_parse_own(decode(last, where), where, provenance)])
         file.write("\n")
         file.flush()
-    return by_name | {name: hypothesis}
+    return by_name
 
 
 def _is_incomplete(line: bytes) -> bool:

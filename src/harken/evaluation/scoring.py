@@ -8,7 +8,6 @@ from functools import reduce
 from operator import add, attrgetter
 from typing import Any
 
-from harken.errors import OptionError
 from harken.evaluation.error_rate import (
     Alignment,
     ErrorCounts,
@@ -183,7 +182,6 @@ def summarise(scores: Iterable[Score], failures: Iterable[Failure] = ()) -> Eval
         for scored in scores
         if scored.seconds is not None and scored.hypothesis.wall_s
     ]
-    names = with_speech[0].classes if with_speech else ()
     return Evaluation(
         scores=scores,
         failures=tuple(failures),
@@ -192,7 +190,11 @@ def summarise(scores: Iterable[Score], failures: Iterable[Failure] = ()) -> Eval
         overall=_error_rate(with_speech),
         languages=dict(sorted(_rates_by(lambda scored: scored.language or "unknown", with_speech).items())),
         sets=_rates_by(lambda scored: scored.entry.set, with_speech),
-        classes={name: rate for name in names if (rate := _class_rate(with_speech, name))},
+        classes={
+            name: rate
+            for name in (with_speech[0].classes if with_speech else ())
+            if (rate := _class_rate(with_speech, name))
+        },
         resampling_unit=_resampling_groups(with_speech)[0],
         hallucinations=Hallucinations(
             recordings=len(without_speech),
@@ -217,20 +219,6 @@ def worst(scores: Iterable[tuple[Score, ...]]) -> list[tuple[Score, ...]]:
         return sum(scored.error_counts.errors for scored in own)
 
     return sorted(filter(errors, scores), key=errors, reverse=True)
-
-
-def compare_evaluations(first: Evaluation, second: Evaluation) -> ErrorRateDifference | None:
-    """Compare two engines on the same recordings (see `difference`); None if none of them has speech.
-
-    Raises
-    ------
-    OptionError
-        If the recordings differ.
-    """
-    entries, others = ([scored.entry for scored in evaluation.scores] for evaluation in (first, second))
-    if entries != others:
-        raise OptionError("second", f"{len(others)} recordings", "an evaluation of the same recordings")
-    return difference(first.overall, second.overall)
 
 
 def _rates_by(key: Callable[[Score], str], scores: Sequence[Score]) -> dict[str, ErrorRate]:
