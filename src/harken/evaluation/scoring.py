@@ -182,6 +182,7 @@ def summarise(scores: Iterable[Score], failures: Iterable[Failure] = ()) -> Eval
         for scored in scores
         if scored.seconds is not None and scored.hypothesis.wall_s
     ]
+    names = with_speech[0].classes if with_speech else ()
     return Evaluation(
         scores=scores,
         failures=tuple(failures),
@@ -190,11 +191,7 @@ def summarise(scores: Iterable[Score], failures: Iterable[Failure] = ()) -> Eval
         overall=_error_rate(with_speech),
         languages=dict(sorted(_rates_by(lambda scored: scored.language or "unknown", with_speech).items())),
         sets=_rates_by(lambda scored: scored.entry.set, with_speech),
-        classes={
-            name: rate
-            for name in (with_speech[0].classes if with_speech else ())
-            if (rate := _class_rate(with_speech, name))
-        },
+        classes={name: rate for name in names if (rate := _class_rate(with_speech, name))},
         resampling_unit=_resampling_groups(with_speech)[0],
         hallucinations=Hallucinations(
             recordings=len(without_speech),
