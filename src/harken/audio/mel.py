@@ -143,10 +143,7 @@ class CompiledFrames:
     """
 
     def __init__(self, window: Float32, filters: Float32) -> None:
-        try:
-            self._function = load_library().harken_log_mel
-        except AttributeError as error:
-            raise BackendUnavailable(f"the compiled library is an older one: {error}") from error
+        self._function = load_library().harken_log_mel
         self._function.restype = None
         self._function.argtypes = (c_void_p, c_void_p, c_int32, c_void_p, c_int64)
         angles = -2 * np.pi * np.arange(len(window)) / len(window)

@@ -84,10 +84,7 @@ class CompiledProbabilities:
     """
 
     def __init__(self) -> None:
-        try:
-            self._function = load_library().harken_silero_probabilities
-        except AttributeError as error:
-            raise BackendUnavailable(f"the compiled library is an older one: {error}") from error
+        self._function = load_library().harken_silero_probabilities
         self._function.restype = None
         self._function.argtypes = (c_void_p, c_void_p, c_int32, c_void_p, c_void_p)
         self._arrays = _pack_weights()
