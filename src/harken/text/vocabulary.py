@@ -70,6 +70,8 @@ _SPECIALS_IN_ORDER = (
 """The special tokens beside languages and timestamps, with their other names, in the order of their ids."""
 _TIMESTAMP = re.compile(r"<\|(?:[12]?\d\.\d[02468]|30\.00)\|>")
 
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""Errors that reading a file of another structure ends in."""
 _FILES = ("tokenizer.json", "vocab.json", "vocabulary.txt", "vocabulary.json")
 _DATA = Path(__file__).parent / "data"
 
@@ -99,7 +101,7 @@ def read_tokens(path: Path) -> list[str]:
         raise CheckpointNotFound(f"{path}: no such file") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except _MALFORMED as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
         raise CheckpointError(f"{path}: not a Whisper vocabulary: {reason}") from error
 
@@ -206,7 +208,7 @@ def arrange(path: Path, n_vocab: int, config: GenerationConfig) -> Arrangement |
             next(ids[name] for name in names if name in ids) for names in map(str.split, _SPECIALS_IN_ORDER)
         ]
         size = max(*everything.values(), specials[-1] + N_TIMESTAMPS) + 1
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
+    except (OSError, StopIteration, *_MALFORMED):
         return None
     is_known_to_fit = config.special_ids.get("<|notimestamps|>") == specials[-1]
     if size != n_vocab and {size, n_vocab} <= _PUBLISHED_SIZES and not is_known_to_fit:
@@ -249,7 +251,7 @@ def named_ids(path: Path) -> Mapping[str, int]:
     """Return the ids of all tokens that a vocabulary file names; none if it cannot be read."""
     try:
         return _all_ids(path)[0]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, *_MALFORMED):
         return {}
 
 
