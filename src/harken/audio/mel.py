@@ -28,7 +28,6 @@ from harken.errors import BackendUnavailable, HarkenError, OptionError
 from harken.types import HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRAMES
 
 FFT_SAMPLES = 400
-N_BINS = FFT_SAMPLES // 2 + 1
 LOG_MEL_FLOOR = -10.0
 """Raw log10 mel value of digital silence, at which the reference clamps."""
 

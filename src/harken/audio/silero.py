@@ -75,7 +75,7 @@ class _PackedWeights(Structure):
 class CompiledProbabilities:
     """Function of the next samples of a recording: the probabilities of their chunks, by the compiled library.
 
-    It takes a quarter of numpy's time, and has the same bits on every processor.
+    It takes a fifth of numpy's time, and has the same bits on every processor.
 
     Raises
     ------
