@@ -21,13 +21,13 @@ from harken.results import MAX_TIME_S, Attempt, Segment, Word
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
 from harken.transcribe.word_timestamps import token_starts
-from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
+from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, TIMESTAMP_STEP_S
 
 TICKS_HZ = (500, 1000, 2000, 4000)
 ATTENTION_RANGE = (-0.5, 4.0)
 """Attention drawn darkest and lightest, in standard deviations over the tokens."""
-ENCODER_POSITION_S = 0.02
-"""Duration of one encoder position, which is also the resolution of timestamps."""
+CHUNK_S = CHUNK_SAMPLES / SAMPLE_RATE
+"""Duration of what a probability of speech is of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -93,9 +93,7 @@ class PlotData:
         Start of the excerpt.
     mel : ndarray of shape (n_mels, frames), float32, normalized log10 mel
     speech_probabilities : ndarray of shape (chunks,), float32
-        Probability of speech, 0 to 1.
-    vad_chunk_s : float
-        Duration of one chunk.
+        Probability of speech, 0 to 1, every `CHUNK_S`.
     vad_thresholds : tuple of float
         Speech begins at the first threshold and ends below the second.
     speech_regions : tuple of (float, float)
@@ -110,7 +108,6 @@ class PlotData:
     start_s: float
     mel: Floats
     speech_probabilities: Floats
-    vad_chunk_s: float
     vad_thresholds: tuple[float, float]
     speech_regions: tuple[tuple[float, float], ...]
     windows: tuple[DecodedWindow, ...]
@@ -214,7 +211,7 @@ def collect_plot_data(
         Start of the excerpt in the recording.
     """
     windows: list[DecodedWindow] = []
-    end_s, window_s = start_s + len(samples) / SAMPLE_RATE, recognizer.dims.n_audio_ctx * ENCODER_POSITION_S
+    end_s, window_s = start_s + len(samples) / SAMPLE_RATE, recognizer.dims.n_audio_ctx * TIMESTAMP_STEP_S
 
     def add_window(seek_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]) -> None:
         begin_s = start_s + seek_s
@@ -242,7 +239,6 @@ def collect_plot_data(
         start_s=start_s,
         mel=normalize(frames, mel.ceiling),
         speech_probabilities=speech_probabilities,
-        vad_chunk_s=CHUNK_SAMPLES / SAMPLE_RATE,
         vad_thresholds=(vad.threshold, vad.effective_neg_threshold),
         speech_regions=tuple(
             (start_s + start / FRAMES_PER_SECOND, start_s + end / FRAMES_PER_SECOND) for start, end in regions
@@ -266,7 +262,7 @@ def _decoded_window(
         tokens=tuple(tokenizer.describe_token(token) for token in tokens),
         probabilities=tuple(float(np.exp(logprob)) for logprob in hypothesis.logprobs),
         attention=attention,
-        token_starts_s=tuple(None if step is None else start_s + step * ENCODER_POSITION_S for step in starts),
+        token_starts_s=tuple(None if step is None else start_s + step * TIMESTAMP_STEP_S for step in starts),
         attempts=attempts,
     )
 
@@ -281,7 +277,7 @@ def _dtw_attention(
     starts: list[int | None] = [None] * n_tokens
     if attention is None or not rows:
         return np.full((n_tokens, 1), np.nan, np.float32), starts
-    steps = max(1, min(attention.shape[-1], round(length_s / ENCODER_POSITION_S)))
+    steps = max(1, min(attention.shape[-1], round(length_s / TIMESTAMP_STEP_S)))
     normalized = np.full((n_tokens, steps), np.nan, np.float32)
     normalized[rows] = alignment_matrix(attention[:, rows], steps)
     for row, step in zip(rows, token_starts(normalized[rows]).tolist(), strict=True):
