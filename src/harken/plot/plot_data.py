@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import accumulate
 from math import inf
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from harken.api import Recognizer
 from harken.audio import AudioSource, LogMel, mel_filters, normalize, stream_audio
-from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechDetector
+from harken.audio.vad import CHUNK_SAMPLES, detect_speech
 from harken.contract import Floats
 from harken.decoding import DecodingResult, alignment_matrix
 from harken.errors import AudioError, OptionError
@@ -229,11 +229,8 @@ def collect_plot_data(
     ]
     mel = LogMel(recognizer.dims.n_mels)
     frames = np.concatenate([mel.feed(samples), mel.flush()], axis=1)
-    detector, vad = SpeechDetector(), options.vad_options()
-    speech_probabilities = np.concatenate([detector.feed(samples), detector.flush()])
-    tracker = RegionTracker(vad)
-    n_frames = len(samples) * FRAMES_PER_SECOND // SAMPLE_RATE
-    regions = chain(tracker.feed(speech_probabilities.tolist()), tracker.flush(n_frames))
+    vad = options.vad_options()
+    speech_probabilities, regions = detect_speech(samples, vad)
     return PlotData(
         title=title,
         start_s=start_s,
