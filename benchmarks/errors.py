@@ -2,11 +2,9 @@
 
 The first engine is compared with each of the others recording by recording. ``harken exact`` encodes windows whole,
 as the reference does. Engines work at the same time, since nothing is timed. Where nobody names the language, the
-percentage of recordings whose language an engine got right stands beside its errors. With ``--music`` the recordings
-are mixed with music.
+percentage of recordings whose language an engine got right stands beside its errors.
 
     python benchmarks/errors.py --model base --threads 1 --beam 1 5 --language named detected --save errors-base
-    python benchmarks/errors.py --music 0 --engines harken 'harken without VAD' faster-whisper --save errors-music-0
 """
 
 from __future__ import annotations
@@ -15,13 +13,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from engines import PACKAGES, Reply, Worker, add_engine_options, workers_of
 from program import Args, Parser, Row, add, main, note, percent
-from recordings import SCORING, difference, evaluate, over_music, read_sets
+from recordings import SCORING, difference, evaluate, read_sets
 
 SETS = (
     "accents", "arctic", "chinese", "common-voice", "dutch", "french", "german", "librispeech-test-other",
@@ -43,18 +39,13 @@ class Outcome:
 def options(parser: Parser) -> None:
     add_engine_options(parser, ("harken", "harken exact", "faster-whisper"))
     add(parser, "--beam", (1,), "beam widths; 1 is greedy")
-    parser.add_argument(
-        "--music", type=float, metavar="DB", help="dB by which speech is above the music it is mixed with"
-    )
     add(parser, "--language", ("named",), "named, detected or both", choices=("named", "detected"))
 
 
 def rows(args: Args) -> Iterator[Row]:
     """Yield a row for each group of recordings."""
-    with workers_of(args) as workers, TemporaryDirectory() as folder:
+    with workers_of(args) as workers:
         recordings = read_sets(args)
-        if args.music is not None:
-            recordings = over_music(recordings, args.audio, args.music, Path(folder))
         for language, beam_size in product(args.language, args.beam):
             named = language == "named"
             outcomes = transcribe_all(workers, recordings, named=named, beam_size=beam_size)
@@ -110,5 +101,5 @@ def measure(group: str, members: Sequence[Outcome], engines: Sequence[str]) -> R
 if __name__ == "__main__":
     main(
         rows, options, model="base", sets=SETS, packages=PACKAGES, needs=SCORING,
-        settings=("precision", "music"),
+        settings=("precision",),
     )  # fmt: skip

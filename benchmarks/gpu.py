@@ -2,11 +2,10 @@
 
 Weights and windows are random: neither changes what is computed. Every engine reads a prompt of 4 tokens and then
 chooses the most probable token a fixed number of times, without an end; harken by Whisper's logit rules, transformers
-by none. Encoding is timed by itself, and what the encoder gave is handed to each decoder. harken runs with and without
-CUDA graphs, and at one window with drafts by a decoder of a few layers that shares the encoder; transformers
-with its growing cache and with its static cache, which it compiles on CUDA. The first call of each, with capture and
-compilation, is reported by itself. Runs take turns; figures are medians. ``times_real_time`` is that of windows of
-30 s with so many tokens each: one of speech has 60 to 130.
+by none. Encoding is timed by itself, and what the encoder gave is handed to each decoder. harken runs with CUDA graphs
+where there are any, and at one window with drafts by a decoder of a few layers that shares the encoder. The first call
+of each is reported by itself. Runs take turns; figures are medians. ``times_real_time`` is that of windows of 30 s with
+so many tokens each: one of speech has 60 to 130.
 
 For drafts, layers behind the assistant's add nothing to what they read, at the same cost, and the assistant's last norm
 is disturbed by a share of it: by how much says how often it is right. ``tokens_a_pass`` is what that gives.
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -56,7 +54,7 @@ class Engine:
     """Forward passes behind the prompt, of each call."""
 
 
-ENGINES = ("graphs", "steps", "drafts", "transformers", "transformers-static")
+ENGINES = ("graphs", "drafts", "transformers")
 
 
 def options(parser: Parser) -> None:
@@ -100,22 +98,18 @@ def make_engines(dims: Dims, args: Args) -> Iterator[Engine]:
     captured = TorchBackend(dims, weights, **make)
     capabilities = captured.capabilities
     note(capabilities.detail)
-    if "graphs" in args.engine and capabilities.device == "cuda":
+    if "graphs" in args.engine:
         yield harken_engine("harken", captured)
-    if "steps" in args.engine:
-        yield harken_engine(
-            "harken without CUDA graphs", TorchBackend(dims, weights, graph_capture=None, **make)
-        )
     if "drafts" in args.engine:
         few = replace(dims, n_text_layer=n_layers)
         for share in args.disturbance:
             assistant = TorchBackend(few.without_encoder(), assistant_weights(weights, few, share), **make)
             yield harken_engine(f"harken, drafts by {n_layers} layers, {share:g} off", captured, assistant)
-    peers = [name for name in args.engine if name.startswith("transformers")]
-    if peers and not importable("transformers"):
-        note("transformers is left out: it is not installed")
-    elif peers:
-        yield from transformers_engines(dims, capabilities.device, capabilities.precision, peers)
+    if "transformers" in args.engine:
+        if importable("transformers"):
+            yield transformers_engine(dims, capabilities.device, capabilities.precision)
+        else:
+            note("transformers is left out: it is not installed")
 
 
 def model_weights(dims: Dims, n_layers: int) -> Weights:
@@ -196,8 +190,8 @@ def harken_engine(name: str, backend: TorchBackend, assistant: TorchBackend | No
     return Engine(name=name, encode=encode, decode=decode, passes=passes)
 
 
-def transformers_engines(dims: Dims, device: str, precision: str, names: list[str]) -> Iterator[Engine]:
-    """Yield transformers with some caches: `GenerationMixin.generate`, without Whisper's logit rules and long form."""
+def transformers_engine(dims: Dims, device: str, precision: str) -> Engine:
+    """Return transformers with its growing cache: `GenerationMixin.generate`, without Whisper's rules and long form."""
     import torch
     from transformers import GenerationConfig, GenerationMixin, WhisperConfig, WhisperForConditionalGeneration
     from transformers.modeling_outputs import BaseModelOutput
@@ -219,9 +213,9 @@ def transformers_engines(dims: Dims, device: str, precision: str, names: list[st
         return features
 
     @torch.inference_mode()
-    def decode(features: Tensor, steps: int, cache: str) -> list[list[int]]:
+    def decode(features: Tensor, steps: int) -> list[list[int]]:
         endless = GenerationConfig(
-            max_new_tokens=steps, do_sample=False, cache_implementation=cache, use_cache=True,
+            max_new_tokens=steps, do_sample=False, cache_implementation="dynamic", use_cache=True,
             eos_token_id=None, pad_token_id=0, decoder_start_token_id=PROMPT[0],
         )  # fmt: skip
         tokens = GenerationMixin.generate(
@@ -233,11 +227,7 @@ def transformers_engines(dims: Dims, device: str, precision: str, names: list[st
         chosen: list[list[int]] = tokens[:, -steps:].tolist()
         return chosen
 
-    for name, label, cache in (("", "growing", "dynamic"), ("-static", "static", "static")):
-        if f"transformers{name}" in names:
-            yield Engine(
-                name=f"transformers, {label} cache", encode=encode, decode=partial(decode, cache=cache)
-            )
+    return Engine(name="transformers, growing cache", encode=encode, decode=decode)
 
 
 def wait() -> None:

@@ -15,13 +15,12 @@ from statistics import median
 from typing import Any, NoReturn
 
 import results
+from results import ROOT, Row
 
-ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_SET = "librispeech-test-other"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 Args, Parser = argparse.Namespace, argparse.ArgumentParser
-Row = dict[str, Any]
 
 
 def main(

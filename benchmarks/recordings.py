@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import wave
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +22,6 @@ SCORING = ("harken", "jiwer", "whisper_normalizer")
 GAP_S = 0.3
 """Silence between two joined recordings."""
 SAMPLE_RATE = 16_000
-LEAD = 2 * SAMPLE_RATE
-"""Samples of music before and behind speech."""
-MUSIC_S = 20
 SPEECH = "librispeech-train-clean"
 """Set that is joined where a benchmark needs long speech."""
 
@@ -57,35 +53,6 @@ def read_sets(args: Args, **choice: Any) -> list[tuple[str, Any]]:
         for name in args.set
         for entry in read_set(args.audio, name, args.limit, model=args.model, **choice)
     ]
-
-
-def over_music(
-    members: Iterable[tuple[str, Any]], audio: Path, level_db: float, folder: Path
-) -> list[tuple[str, Any]]:
-    """Mix recordings with music so many dB below them, which begins `LEAD` samples before and ends as long after them.
-
-    The music is what lasts `MUSIC_S` or longer in the set of recordings without speech.
-    """
-    import numpy as np
-
-    from harken.audio import load_audio
-    from harken.manifests import read_manifests
-
-    music = [
-        load_audio(entry.path)
-        for entry in read_manifests([audio / "non-speech"], note=note)
-        if (entry.seconds or 0) >= MUSIC_S
-    ]
-    mixed = []
-    for index, (name, entry) in enumerate(members):
-        speech = load_audio(entry.path)
-        piece = np.resize(np.roll(music[index % len(music)], -index * SAMPLE_RATE), len(speech) + 2 * LEAD)
-        level = 10 ** (-level_db / 20) * np.linalg.norm(speech) / np.linalg.norm(piece[LEAD:-LEAD])
-        samples = np.pad(speech, LEAD) + level * piece
-        path = folder / f"{index}.wav"
-        write_wav(path, [samples / max(1.0, np.abs(samples).max())])
-        mixed.append((name, replace(entry, path=path)))
-    return mixed
 
 
 def multilingual(model: str) -> bool:

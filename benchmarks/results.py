@@ -108,9 +108,16 @@ def write(result: Result, folder: Path = FOLDER) -> Path:
     machines = {each.name: asdict(each) for each in (*read_machines(folder), result.machine)}
     facts = {name: {key: each[key] for key in each if key != "name"} for name, each in sorted(machines.items())}
     for target, content in ((folder / MACHINES, facts), (path, fields)):
-        text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
-        target.write_text(text + "\n", encoding="utf-8")
+        entries = ",\n".join(f" {json.dumps(key)}: {_dump(value)}" for key, value in content.items())
+        target.write_text(f"{{\n{entries}\n}}\n", encoding="utf-8")
     return path
+
+
+def _dump(value: Any) -> str:
+    """Return a value as JSON on one line, but the rows of a result on a line each."""
+    if value and isinstance(value, list) and isinstance(value[0], dict):
+        return "[\n  {}\n ]".format(",\n  ".join(map(_dump, value)))
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def read_machines(folder: Path) -> list[Machine]:

@@ -21,7 +21,7 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines import PACKAGES, WORD_TIMERS, Words, Worker, add_engine_options, workers_of
+from engines import PACKAGES, Words, Worker, add_engine_options, workers_of
 from program import Args, Parser, Row, add, main, note, stop
 from recordings import SAMPLE_RATE, read_set, write_wav
 
@@ -181,7 +181,7 @@ def figures(name: str, values: Sequence[float]) -> Row:
 
 
 def options(parser: Parser) -> None:
-    add_engine_options(parser, ("harken",), WORD_TIMERS)
+    add_engine_options(parser, ("harken",))
     add(parser, "--language", "en", "of the set's references that are spoken")
 
 

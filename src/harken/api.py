@@ -241,12 +241,12 @@ def load_diarizer(
         raise OptionError("threads", threads, "an integer of at least 1")
     cache = checked_value("cache", cache, path | None)
     require_packages()
-    files = resolve_speaker_models(
+    segmentation, embedding = resolve_speaker_models(
         checked_value("model", model, path | None), download=checked_value("download", download, bool)
     )
     return Diarizer(
-        SegmentationModel(files.segmentation, threads or 1),
-        EmbeddingModel(files.embedding, threads=threads or 1, cache=Path(cache) if cache is not None else None),
+        SegmentationModel(segmentation, threads or 1),
+        EmbeddingModel(embedding, threads=threads or 1, cache=Path(cache) if cache is not None else None),
         options,
     )
 

@@ -5,13 +5,8 @@ from __future__ import annotations
 import random
 
 CASES = 12
-SCORINGS = {
-    "plain": (0.0, True),
-    "collar": (0.25, True),
-    "single": (0.0, False),
-    "collar, single": (0.25, False),
-}
-"""Collar on each side, and whether overlap is scored."""
+COLLARS_S = {"plain": 0.0, "collar": 0.25}
+"""Time on each side of an edge that is not scored, by the name of the scoring."""
 WORDS = ("one", "dog", "cat", "house", "big", "and", "runs", "sleeps")
 
 Turn = tuple[float, float, str]

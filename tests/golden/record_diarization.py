@@ -16,7 +16,7 @@ from importlib import metadata
 from typing import Any
 
 import meeteval
-from diarization_inputs import CASES, SCORINGS, Turn, draw_case, draw_texts
+from diarization_inputs import CASES, COLLARS_S, Turn, draw_case, draw_texts
 from goldens import write_json
 from pyannote.core import Annotation, Segment
 from pyannote.metrics.diarization import DiarizationErrorRate, JaccardErrorRate
@@ -28,16 +28,23 @@ def main() -> None:
         "turns": [score_turns(seed) for seed in range(CASES)],
         "texts": [score_texts(seed) for seed in range(CASES)],
     }
-    write_json("diarization", json.dumps(record, indent=1))
+    lines = (f" {json.dumps(name)}: {_dump(value)}" for name, value in record.items())
+    write_json("diarization", "{{\n{}\n}}".format(",\n".join(lines)))
+
+
+def _dump(value: Any) -> str:
+    """Return a value as JSON, a list with a line for each case."""
+    if isinstance(value, list):
+        return "[\n  {}\n ]".format(",\n  ".join(map(json.dumps, value)))
+    return json.dumps(value)
 
 
 def score_turns(seed: int) -> dict[str, Any]:
     """Return the parts of the diarization error rate for each way of scoring, and the Jaccard error rate."""
     reference, hypothesis = (annotation(turns) for turns in draw_case(seed))
     scores: dict[str, Any] = {}
-    for name, (collar_s, overlap) in SCORINGS.items():
-        # Its collar is the length of both sides together.
-        metric = DiarizationErrorRate(collar=2 * collar_s, skip_overlap=not overlap)
+    for name, collar_s in COLLARS_S.items():
+        metric = DiarizationErrorRate(collar=2 * collar_s)  # its collar is the length of both sides together
         parts = metric.compute_components(reference, hypothesis)
         names = ("total", "missed detection", "false alarm", "confusion")
         scores[name] = [round(parts[part], 6) for part in names]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from diarization_inputs import CASES, SCORINGS, Turn, draw_case, draw_texts
+from diarization_inputs import CASES, COLLARS_S, Turn, draw_case, draw_texts
 from goldens import read_json
 
 from harken.evaluation.speakers import count_cp_word_errors, count_diarization_errors, jaccard_errors
@@ -19,8 +19,8 @@ def as_turns(turns: list[Turn]) -> list[SpeakerTurn]:
 @pytest.mark.parametrize("seed", range(CASES))
 def test_errors_are_those_of_pyannote_and_meeteval(seed: int) -> None:
     golden, (reference, hypothesis) = GOLDEN["turns"][seed], map(as_turns, draw_case(seed))
-    for scoring, (collar_s, overlap) in SCORINGS.items():
-        errors = count_diarization_errors(reference, hypothesis, collar_s=collar_s, overlap=overlap)
+    for scoring, collar_s in COLLARS_S.items():
+        errors = count_diarization_errors(reference, hypothesis, collar_s=collar_s)
         parts = [errors.speech_s, errors.missed_s, errors.false_alarm_s, errors.confused_s]
         assert parts == pytest.approx(golden[scoring], abs=1e-5), scoring
     jaccard = jaccard_errors(reference, hypothesis)

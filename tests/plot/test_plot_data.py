@@ -9,6 +9,7 @@ import pytest
 
 from harken.errors import AudioError, OptionError
 from harken.plot import PlotData, collect_plot_data, read_excerpt
+from harken.plot.plot_data import CHUNK_S
 from harken.transcribe import TranscribeOptions
 from harken.types import HOP_SAMPLES, SAMPLE_RATE
 from real_models import EXAMPLE, recognizer
@@ -66,7 +67,7 @@ class TestCollectPlotData:
     def test_times_are_relative_to_the_recording(self, plot_data: PlotData) -> None:
         assert (plot_data.start_s, plot_data.end_s) == (3.0, 9.0)
         assert plot_data.mel.shape == (80, 600)
-        assert len(plot_data.speech_probabilities) == pytest.approx(6 / plot_data.vad_chunk_s, abs=1)
+        assert len(plot_data.speech_probabilities) == pytest.approx(6 / CHUNK_S, abs=1)
         spans = ((span.start_s, span.end_s) for span in plot_data.text_spans)
         assert all(3.0 <= start_s <= end_s <= 9.0 for start_s, end_s in (*plot_data.speech_regions, *spans))
         assert plot_data.speech_regions

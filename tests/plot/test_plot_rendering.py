@@ -55,7 +55,6 @@ def plot_data(**changes: Any) -> PlotData:
         "start_s": 7.5,
         "mel": np.linspace(-1, 1, 80 * 200, dtype=np.float32).reshape(80, 200),
         "speech_probabilities": np.full(63, 0.75, np.float32),
-        "vad_chunk_s": 0.032,
         "vad_thresholds": (0.5, 0.35),
         "speech_regions": ((7.6, 9.0),),
         "windows": (

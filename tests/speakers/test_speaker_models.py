@@ -20,7 +20,7 @@ import pytest
 
 from harken.errors import CheckpointError, CheckpointNotFound, OutputError
 from harken.speakers import models
-from harken.speakers.models import SpeakerModelFiles, resolve_speaker_models
+from harken.speakers.models import resolve_speaker_models
 
 FIRST, SECOND = "segmentation-3.0.onnx", "campplus_cn_en_common.pt"
 CONTENT = {FIRST: b"segmentation" * 1000, SECOND: b"embedding" * 9000}
@@ -83,8 +83,8 @@ def cache(tmp_path):
     return tmp_path / "cache" / "speakers"
 
 
-def in_folder(folder: Path) -> SpeakerModelFiles:
-    return SpeakerModelFiles(*(folder / name for name in CONTENT))
+def in_folder(folder: Path) -> tuple[Path, ...]:
+    return tuple(folder / name for name in CONTENT)
 
 
 def content_of(folder: Path) -> dict[str, bytes]:

@@ -16,8 +16,9 @@ filterbank, log10 clamped at 1e-10.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import Structure, addressof, c_int32, c_int64, c_void_p
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +28,12 @@ from harken.errors import BackendUnavailable, HarkenError, OptionError
 from harken.types import HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRAMES
 
 FFT_SAMPLES = 400
-N_BINS = FFT_SAMPLES // 2 + 1
 LOG_MEL_FLOOR = -10.0
 """Raw log10 mel value of digital silence, at which the reference clamps."""
 
 _TINY = np.finfo(np.float32).tiny  # avoids log10(0); the exact clamp at LOG_MEL_FLOOR comes after the logarithm
 _EDGE_SAMPLES = FFT_SAMPLES // 2
 _CHUNK_FRAMES = 100  # windows, spectra and powers of one chunk stay in a core's L2 cache
-_GROUP_BANDS = 16  # a product of 16 bands and a chunk is too small for OpenBLAS to wake other threads
 
 Float32 = NDArray[np.float32]
 
@@ -65,7 +64,7 @@ class LogMel:
     def __init__(self, n_mels: int = 80) -> None:
         self.n_mels = n_mels
         self.ceiling = LOG_MEL_FLOOR
-        self._frames_of = _compiled_frames(n_mels) or NumpyFrames(n_mels)
+        self._frames_of = _frames_function(n_mels)
         self._pending = np.empty(0, np.float32)
         self._fed_samples = 0
         self._n_frames = 0
@@ -107,13 +106,8 @@ class LogMel:
             return np.empty((self.n_mels, 0), np.float32)
         if not self._n_frames:
             waveform = np.concatenate([waveform[_EDGE_SAMPLES:0:-1], waveform])
-        frames = self._transform(waveform)
+        frames = self._frames_of(waveform)
         self._pending = waveform[frames.shape[1] * HOP_SAMPLES :].copy()
-        return frames
-
-    def _transform(self, waveform: Float32) -> Float32:
-        """Compute every whole frame of a waveform that starts at the left edge of frame `self._n_frames`."""
-        frames = self._frames_of(waveform, self._n_frames)
         self._n_frames += frames.shape[1]
         self.ceiling = max(self.ceiling, float(np.max(frames, initial=LOG_MEL_FLOOR)))
         return frames
@@ -132,9 +126,9 @@ class _MelTables(Structure):
 
 
 class CompiledFrames:
-    """Function of a waveform: the raw log10 mel of each of its whole frames, computed by the compiled library.
+    """Function from a waveform to the raw log10 mel, shape (n_mels, frames), of its whole frames.
 
-    It takes a tenth of numpy's time, and has the same bits on every processor.
+    The compiled library takes a tenth of numpy's time, and has the same bits on every processor.
 
     Parameters
     ----------
@@ -148,10 +142,7 @@ class CompiledFrames:
     """
 
     def __init__(self, window: Float32, filters: Float32) -> None:
-        try:
-            self._function = load_library().harken_log_mel
-        except AttributeError as error:
-            raise BackendUnavailable(f"the compiled library is an older one: {error}") from error
+        self._function = load_library().harken_log_mel
         self._function.restype = None
         self._function.argtypes = (c_void_p, c_void_p, c_int32, c_void_p, c_int64)
         angles = -2 * np.pi * np.arange(len(window)) / len(window)
@@ -165,13 +156,7 @@ class CompiledFrames:
         )
         self._tables = _MelTables(*(array.ctypes.data for array in self._arrays), len(filters))
 
-    def __call__(self, waveform: Float32, first_frame: int) -> Float32:
-        """Compute every whole frame of a waveform; `first_frame`, its index in the recording, changes nothing.
-
-        Returns
-        -------
-        ndarray of shape (n_mels, frames), float32
-        """
+    def __call__(self, waveform: Float32) -> Float32:
         waveform = np.ascontiguousarray(waveform, np.float32)
         n_frames = (len(waveform) - len(self._arrays[0])) // HOP_SAMPLES + 1
         frames = np.empty((self._tables.n_mels, n_frames), np.float32)
@@ -179,49 +164,16 @@ class CompiledFrames:
         return frames
 
 
-class NumpyFrames:
-    """Function of a waveform, where there is no compiled library: the raw log10 mel of each of its whole frames.
-
-    Notes
-    -----
-    A frame's bits do not depend on the waveform around it because the FFT works frame by frame, and because the
-    filterbank products always have the shape of a full chunk, with each frame at its index modulo the chunk: BLAS
-    rounding depends on shape and position.
-    """
-
-    def __init__(self, n_mels: int) -> None:
-        self._filterbank = _banded_filterbank(n_mels)
-        self._windowed = np.empty((_CHUNK_FRAMES, FFT_SAMPLES), np.float32)
-        self._power = np.zeros((_CHUNK_FRAMES, N_BINS), np.float32)
-        self._bands = np.empty((n_mels, _CHUNK_FRAMES), np.float32)
-
-    def __call__(self, waveform: Float32, first_frame: int) -> Float32:
-        """Compute every whole frame of a waveform, the first of which has an index in its recording.
-
-        Returns
-        -------
-        ndarray of shape (n_mels, frames), float32
-        """
-        framed = np.lib.stride_tricks.sliding_window_view(waveform, FFT_SAMPLES)[::HOP_SAMPLES]
-        out = np.empty((len(self._bands), len(framed)), np.float32)
-        done = 0
-        while done < len(framed):
-            row = (first_frame + done) % _CHUNK_FRAMES
-            chunk = framed[done : done + _CHUNK_FRAMES - row]
-            out[:, done : done + len(chunk)] = self._transform_rows(chunk, row)
-            done += len(chunk)
-        return out
-
-    def _transform_rows(self, framed: Float32, row: int) -> Float32:
-        """Compute the frames of a chunk from `row` on; the returned view is valid until the next call."""
-        rows = slice(row, row + len(framed))
-        spectrum = np.fft.rfft(np.multiply(framed, _hann(), out=self._windowed[rows]))
-        np.add(spectrum.real**2, spectrum.imag**2, out=self._power[rows])
-        for group, bins, weights in self._filterbank:
-            np.matmul(weights, self._power[:, bins].T, out=self._bands[group])
-        bands = self._bands[:, rows]
-        np.log10(np.maximum(bands, _TINY, out=bands), out=bands)
-        return np.maximum(bands, np.float32(LOG_MEL_FLOOR), out=bands)
+def numpy_frames(waveform: Float32, n_mels: int) -> Float32:
+    """Compute the same as `CompiledFrames` where there is no compiled library, but for the rounding."""
+    framed = np.lib.stride_tricks.sliding_window_view(waveform, FFT_SAMPLES)[::HOP_SAMPLES]
+    frames = np.empty((n_mels, len(framed)), np.float32)
+    for start in range(0, len(framed), _CHUNK_FRAMES):
+        spectra = np.fft.rfft(framed[start : start + _CHUNK_FRAMES] * _hann())
+        power = spectra.real**2 + spectra.imag**2
+        # A product for each frame: the rounding of BLAS depends on the shape, and so would the bits on the blocks.
+        frames[:, start : start + _CHUNK_FRAMES] = np.matmul(mel_filters(n_mels), power[:, :, None])[:, :, 0].T
+    return np.maximum(np.log10(np.maximum(frames, _TINY)), np.float32(LOG_MEL_FLOOR))
 
 
 def log_mel(samples: Float32, n_mels: int = 80, padding_samples: int = 0) -> Float32:
@@ -240,9 +192,8 @@ def log_mel(samples: Float32, n_mels: int = 80, padding_samples: int = 0) -> Flo
     ndarray of shape (n_mels, (samples + padding_samples) // 160), float32
         Both ends of the padded recording are reflected, as in ``torch.stft(center=True)``.
     """
-    mel = LogMel(n_mels)
     padded = np.pad(samples, (0, padding_samples))
-    frames = mel._transform(np.pad(padded, _EDGE_SAMPLES, mode="reflect"))[:, :-1]
+    frames = _frames_function(n_mels)(np.pad(padded, _EDGE_SAMPLES, mode="reflect"))[:, :-1]
     return normalize(frames, float(np.max(frames, initial=LOG_MEL_FLOOR)))
 
 
@@ -325,26 +276,13 @@ def mel_filters(n_mels: int) -> Float32:
 
 
 @cache
-def _compiled_frames(n_mels: int) -> CompiledFrames | None:
-    """Return the compiled function, or None if the library is not there."""
+def _frames_function(n_mels: int) -> Callable[[Float32], Float32]:
+    """Return the compiled function, or that in numpy if the library is not there."""
     filters = mel_filters(n_mels)
     try:
         return CompiledFrames(_hann(), filters)
     except BackendUnavailable:
-        return None
-
-
-@cache
-def _banded_filterbank(n_mels: int) -> tuple[tuple[slice, slice, Float32], ...]:
-    """Return the filterbank in groups of bands with their nonzero bins: a quarter of the dense product."""
-    filters = mel_filters(n_mels)
-    groups = []
-    for start in range(0, n_mels, _GROUP_BANDS):
-        group = slice(start, start + _GROUP_BANDS)
-        touched = np.flatnonzero(filters[group].any(axis=0))
-        bins = slice(int(touched[0]), int(touched[-1]) + 1)
-        groups.append((group, bins, np.ascontiguousarray(filters[group, bins])))
-    return tuple(groups)
+        return partial(numpy_frames, n_mels=n_mels)
 
 
 @cache

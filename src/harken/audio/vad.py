@@ -30,7 +30,7 @@ from harken.errors import HarkenError, OptionError
 from harken.option_types import check, contradiction, option
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_S
 
-__all__ = ["CHUNK_SAMPLES", "RegionTracker", "SpeechDetector", "SpeechRegion", "VadOptions"]
+__all__ = ["CHUNK_SAMPLES", "RegionTracker", "SpeechDetector", "SpeechRegion", "VadOptions", "detect_speech"]
 
 SpeechRegion = tuple[int, int]
 """First mel frame, and the frame after the last."""
@@ -376,3 +376,11 @@ class _OpenRegion:
 def _chunk_to_frame(chunk: float) -> int:
     """Return the mel frame in which a chunk begins."""
     return int(chunk * CHUNK_SAMPLES / HOP_SAMPLES)
+
+
+def detect_speech(samples: Float32, options: VadOptions) -> tuple[Float32, list[SpeechRegion]]:
+    """Return the speech probabilities of a whole recording, and its speech regions."""
+    detector, tracker = SpeechDetector(), RegionTracker(options)
+    probabilities = np.concatenate([detector.feed(samples), detector.flush()])
+    n_frames = len(samples) * FRAMES_PER_SECOND // SAMPLE_RATE
+    return probabilities, [*tracker.feed(probabilities.tolist()), *tracker.flush(n_frames)]

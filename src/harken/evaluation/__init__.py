@@ -4,6 +4,5 @@ Error rates need the extra ``harken[eval]``, which is imported on first use.
 """
 
 from harken.evaluation.evaluate import evaluate
-from harken.evaluation.scoring import compare_evaluations
 
-__all__ = ["compare_evaluations", "evaluate"]
+__all__ = ["evaluate"]

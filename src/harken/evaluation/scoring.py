@@ -8,7 +8,6 @@ from functools import reduce
 from operator import add, attrgetter
 from typing import Any
 
-from harken.errors import OptionError
 from harken.evaluation.error_rate import (
     Alignment,
     ErrorCounts,
@@ -217,20 +216,6 @@ def worst(scores: Iterable[tuple[Score, ...]]) -> list[tuple[Score, ...]]:
         return sum(scored.error_counts.errors for scored in own)
 
     return sorted(filter(errors, scores), key=errors, reverse=True)
-
-
-def compare_evaluations(first: Evaluation, second: Evaluation) -> ErrorRateDifference | None:
-    """Compare two engines on the same recordings (see `difference`); None if none of them has speech.
-
-    Raises
-    ------
-    OptionError
-        If the recordings differ.
-    """
-    entries, others = ([scored.entry for scored in evaluation.scores] for evaluation in (first, second))
-    if entries != others:
-        raise OptionError("second", f"{len(others)} recordings", "an evaluation of the same recordings")
-    return difference(first.overall, second.overall)
 
 
 def _rates_by(key: Callable[[Score], str], scores: Sequence[Score]) -> dict[str, ErrorRate]:

@@ -36,6 +36,7 @@ from harken.formats import from_json
 from harken.formats.table_format import read_rttm
 from harken.manifests import Entry
 from harken.results import SpeakerTurn, Transcript
+from harken.speakers.clustering import join_over_pauses
 from harken.speakers.diarizer import Diarizer
 from harken.transcribe import TranscribeOptions
 
@@ -74,12 +75,12 @@ class DiarizationErrors(Counted):
 
 
 def count_diarization_errors(
-    reference: Turns, hypothesis: Turns, *, collar_s: float = 0.0, overlap: bool = True
+    reference: Turns, hypothesis: Turns, *, collar_s: float = 0.0
 ) -> DiarizationErrors:
     """Compare the turns of a hypothesis with those of the reference.
 
     Turns of one speaker that overlap or touch count as one. The time of a collar before and after each start and end
-    of a turn of the reference is not scored, nor, without `overlap`, where two or more speak at once in it.
+    of a turn of the reference is not scored.
 
     Source: NIST, "The 2009 (RT-09) Rich Transcription Meeting Recognition Evaluation Plan", section 4.1.
     """
@@ -92,8 +93,6 @@ def count_diarization_errors(
     for start_s, end_s in collars:
         seconds = np.where((times[:-1] >= start_s) & (times[1:] <= end_s), 0.0, seconds)
     n_spoken, n_found = spoken.sum(axis=0), found.sum(axis=0)
-    if not overlap:
-        seconds = np.where(n_spoken > 1, 0.0, seconds)
     together = (spoken * seconds) @ found.T
     rows, columns = assign(-together)
     return DiarizationErrors(
@@ -143,17 +142,15 @@ def activity(turns: Turns, times: Matrix) -> tuple[list[str], Matrix]:
 
 def join_touching(turns: Iterable[SpeakerTurn]) -> list[SpeakerTurn]:
     """Join the turns of one speaker that overlap or touch; leave out those without length."""
-    joined: list[SpeakerTurn] = []
-    for turn in sorted(turns, key=lambda turn: (turn.speaker, turn.start_s)):
-        if turn.end_s <= turn.start_s:
-            continue
-        before = joined[-1] if joined else None
-        if before and before.speaker == turn.speaker and turn.start_s <= before.end_s:
-            end_s = max(before.end_s, turn.end_s)
-            joined[-1] = SpeakerTurn(start_s=before.start_s, end_s=end_s, speaker=turn.speaker)
-        else:
-            joined.append(turn)
-    return joined
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for turn in turns:
+        if turn.start_s < turn.end_s:
+            spans.setdefault(turn.speaker, []).append((turn.start_s, turn.end_s))
+    return [
+        SpeakerTurn(start_s=start_s, end_s=end_s, speaker=speaker)
+        for speaker, own in sorted(spans.items())
+        for start_s, end_s in join_over_pauses(sorted(own), 0.0)
+    ]
 
 
 def assign(costs: Matrix) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

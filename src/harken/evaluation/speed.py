@@ -197,7 +197,11 @@ def _batch_by_language(
 def _transcribe(engine: Recognizer, recordings: Sequence[Entry], options: TranscribeOptions) -> Run:
     """Run an engine once over recordings that are decoded together, and time it."""
     windows: list[list[WindowTokens]] = [[] for _ in recordings]
-    callbacks = {i: Callbacks(on_window_end=partial(_record_window, own)) for i, own in enumerate(windows)}
+
+    def record(i: int, start_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]) -> None:
+        windows[i].append((start_s, decoded.hypothesis.tokens))
+
+    callbacks = {i: Callbacks(on_window_end=partial(record, i)) for i in range(len(recordings))}
     start_s = perf_counter()
     transcriptions = engine.transcribe_many(
         [recording.path for recording in recordings], options, callbacks=callbacks
@@ -214,10 +218,3 @@ def _transcribe(engine: Recognizer, recordings: Sequence[Entry], options: Transc
         )
         outcomes.append(RecordingResult(entry=recording, hypothesis=hypothesis, windows=tuple(recorded)))
     return Run(wall_s=perf_counter() - start_s, stats=transcriptions[0].batch_stats, results=outcomes)
-
-
-def _record_window(
-    windows: list[WindowTokens], start_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]
-) -> None:
-    """Append the tokens of a decoded window: the window callback of a transcription."""
-    windows.append((start_s, decoded.hypothesis.tokens))

@@ -10,6 +10,7 @@ from html import unescape
 from pathlib import Path
 
 from harken.errors import ManifestError
+from harken.files import decode, read_file
 from harken.formats.base import Layout, columns, is_wide
 from harken.formats.cues import LONG_PAUSE_S, SENTENCE_END, Cue
 
@@ -129,14 +130,7 @@ def read_cues(path: str | os.PathLike[str]) -> list[Cue]:
     ManifestError
         If the file cannot be read, or is of another kind.
     """
-    try:
-        if Path(path).is_char_device():
-            raise ManifestError(f"{path}: is a device; {_ALLOWED}")
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ManifestError(f"{path}: is not UTF-8 text, at byte {error.start}") from error
+    text = decode(read_file(Path(path), _ALLOWED), str(path))
     cues = [*parse_cues(text)]
     # Without speech an srt file is empty, and a vtt file its heading, which may go on after this word.
     if not cues and text.split(maxsplit=1)[:1] not in ([], ["WEBVTT"]):
@@ -150,7 +144,7 @@ def parse_cues(text: str) -> Iterator[Cue]:
     Their speakers are voices of vtt, or names with a colon, which stand before the first of several cues.
     """
     speaker = ""
-    for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
+    for block in re.split(r"\n\s*\n", re.sub("\r\n?", "\n", text)):
         lines = block.split("\n")
         for position, line in enumerate(lines):
             if times := _TIMES.fullmatch(line):

@@ -116,21 +116,15 @@ def _field(name: str) -> str:
     return printable("_".join(name.split())) or UNKNOWN
 
 
-def read_rttm(path: str | os.PathLike[str], recording: str | None = None) -> tuple[SpeakerTurn, ...]:
-    """Read the turns of one recording, ordered by start.
+def read_rttm(path: str | os.PathLike[str]) -> tuple[SpeakerTurn, ...]:
+    """Read the turns of the recording of a file, ordered by start.
 
     Only lines of the type ``SPEAKER`` hold turns; others, empty lines and comments (``;;``) are skipped.
-
-    Parameters
-    ----------
-    path : path
-    recording : str, optional
-        Name of the recording; without, all turns of the file must be of the same one.
 
     Raises
     ------
     ManifestError
-        If the file cannot be read, or a line is not RTTM.
+        If the file cannot be read, a line is not RTTM, or there are turns of several recordings.
     """
     text = decode(read_file(Path(path), "allowed is a file of turns in RTTM"), str(path))
     turns: list[SpeakerTurn] = []
@@ -142,9 +136,8 @@ def read_rttm(path: str | os.PathLike[str], recording: str | None = None) -> tup
         where = f"{path}:{number}"
         if len(fields) < FIELDS:
             raise ManifestError(f"{where}: has {len(fields)} fields; allowed are {FIELDS} or more, as RTTM has")
-        if recording is None or fields[1] == recording:
-            recordings.add(fields[1])
-            turns.append(_turn(fields, where))
+        recordings.add(fields[1])
+        turns.append(_turn(fields, where))
     if len(recordings) > 1:
         names = ", ".join(sorted(recordings)[:3])
         raise ManifestError(f"{path}: has turns of several recordings ({names}); allowed is one")

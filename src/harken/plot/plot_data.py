@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import accumulate
 from math import inf
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from harken.api import Recognizer
 from harken.audio import AudioSource, LogMel, mel_filters, normalize, stream_audio
-from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechDetector
+from harken.audio.vad import CHUNK_SAMPLES, detect_speech
 from harken.contract import Floats
 from harken.decoding import DecodingResult, alignment_matrix
 from harken.errors import AudioError, OptionError
@@ -21,13 +21,13 @@ from harken.results import MAX_TIME_S, Attempt, Segment, Word
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
 from harken.transcribe.word_timestamps import token_starts
-from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
+from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, TIMESTAMP_STEP_S
 
 TICKS_HZ = (500, 1000, 2000, 4000)
 ATTENTION_RANGE = (-0.5, 4.0)
 """Attention drawn darkest and lightest, in standard deviations over the tokens."""
-ENCODER_POSITION_S = 0.02
-"""Duration of one encoder position, which is also the resolution of timestamps."""
+CHUNK_S = CHUNK_SAMPLES / SAMPLE_RATE
+"""Duration of what a probability of speech is of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -93,9 +93,7 @@ class PlotData:
         Start of the excerpt.
     mel : ndarray of shape (n_mels, frames), float32, normalized log10 mel
     speech_probabilities : ndarray of shape (chunks,), float32
-        Probability of speech, 0 to 1.
-    vad_chunk_s : float
-        Duration of one chunk.
+        Probability of speech, 0 to 1, every `CHUNK_S`.
     vad_thresholds : tuple of float
         Speech begins at the first threshold and ends below the second.
     speech_regions : tuple of (float, float)
@@ -110,7 +108,6 @@ class PlotData:
     start_s: float
     mel: Floats
     speech_probabilities: Floats
-    vad_chunk_s: float
     vad_thresholds: tuple[float, float]
     speech_regions: tuple[tuple[float, float], ...]
     windows: tuple[DecodedWindow, ...]
@@ -214,7 +211,7 @@ def collect_plot_data(
         Start of the excerpt in the recording.
     """
     windows: list[DecodedWindow] = []
-    end_s, window_s = start_s + len(samples) / SAMPLE_RATE, recognizer.dims.n_audio_ctx * ENCODER_POSITION_S
+    end_s, window_s = start_s + len(samples) / SAMPLE_RATE, recognizer.dims.n_audio_ctx * TIMESTAMP_STEP_S
 
     def add_window(seek_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]) -> None:
         begin_s = start_s + seek_s
@@ -232,17 +229,13 @@ def collect_plot_data(
     ]
     mel = LogMel(recognizer.dims.n_mels)
     frames = np.concatenate([mel.feed(samples), mel.flush()], axis=1)
-    detector, vad = SpeechDetector(), options.vad_options()
-    speech_probabilities = np.concatenate([detector.feed(samples), detector.flush()])
-    tracker = RegionTracker(vad)
-    n_frames = len(samples) * FRAMES_PER_SECOND // SAMPLE_RATE
-    regions = chain(tracker.feed(speech_probabilities.tolist()), tracker.flush(n_frames))
+    vad = options.vad_options()
+    speech_probabilities, regions = detect_speech(samples, vad)
     return PlotData(
         title=title,
         start_s=start_s,
         mel=normalize(frames, mel.ceiling),
         speech_probabilities=speech_probabilities,
-        vad_chunk_s=CHUNK_SAMPLES / SAMPLE_RATE,
         vad_thresholds=(vad.threshold, vad.effective_neg_threshold),
         speech_regions=tuple(
             (start_s + start / FRAMES_PER_SECOND, start_s + end / FRAMES_PER_SECOND) for start, end in regions
@@ -266,7 +259,7 @@ def _decoded_window(
         tokens=tuple(tokenizer.describe_token(token) for token in tokens),
         probabilities=tuple(float(np.exp(logprob)) for logprob in hypothesis.logprobs),
         attention=attention,
-        token_starts_s=tuple(None if step is None else start_s + step * ENCODER_POSITION_S for step in starts),
+        token_starts_s=tuple(None if step is None else start_s + step * TIMESTAMP_STEP_S for step in starts),
         attempts=attempts,
     )
 
@@ -281,7 +274,7 @@ def _dtw_attention(
     starts: list[int | None] = [None] * n_tokens
     if attention is None or not rows:
         return np.full((n_tokens, 1), np.nan, np.float32), starts
-    steps = max(1, min(attention.shape[-1], round(length_s / ENCODER_POSITION_S)))
+    steps = max(1, min(attention.shape[-1], round(length_s / TIMESTAMP_STEP_S)))
     normalized = np.full((n_tokens, steps), np.nan, np.float32)
     normalized[rows] = alignment_matrix(attention[:, rows], steps)
     for row, step in zip(rows, token_starts(normalized[rows]).tolist(), strict=True):

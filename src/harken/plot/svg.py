@@ -16,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.contract import Floats
-from harken.plot.plot_data import ATTENTION_RANGE, TICKS_HZ, PlotData, TextSpan, describe_attempt, mel_band
+from harken.plot.plot_data import (
+    ATTENTION_RANGE,
+    CHUNK_S,
+    TICKS_HZ,
+    PlotData,
+    TextSpan,
+    describe_attempt,
+    mel_band,
+)
 
 PIXELS_PER_S = 60
 ROW_PIXELS = 13
@@ -165,7 +173,7 @@ def _speech(panel: _Panel) -> Iterator[Shape]:
         yield Text(_LEFT - 6, y, f"{threshold:.2f}", "tick")
     points = [(float(_LEFT), bottom)]
     for chunk, probability in enumerate(data.speech_probabilities.tolist(), start=1):
-        end_x = min(panel.x(data.start_s + data.vad_chunk_s * chunk), panel.end_x)
+        end_x = min(panel.x(data.start_s + CHUNK_S * chunk), panel.end_x)
         y = round(bottom - probability * panel.height, 1)
         points += [(points[-1][0], y), (end_x, y)]
     yield Line(points, _SPEECH)

@@ -67,15 +67,7 @@ EMBEDDING = Source(
 _WAY_ON = f"give a directory with {SEGMENTATION.name} and {EMBEDDING.name} by --speaker-model DIR"
 
 
-@dataclass(frozen=True, slots=True)
-class SpeakerModelFiles:
-    """The files of both models."""
-
-    segmentation: Path
-    embedding: Path
-
-
-def resolve_speaker_models(model: str | os.PathLike[str] | None, *, download: bool = True) -> SpeakerModelFiles:
+def resolve_speaker_models(model: str | os.PathLike[str] | None, *, download: bool = True) -> tuple[Path, Path]:
     """Find the models of diarization on this machine, or download them.
 
     Parameters
@@ -88,7 +80,7 @@ def resolve_speaker_models(model: str | os.PathLike[str] | None, *, download: bo
 
     Returns
     -------
-    SpeakerModelFiles
+    segmentation, embedding : Path
 
     Raises
     ------
@@ -103,18 +95,18 @@ def resolve_speaker_models(model: str | os.PathLike[str] | None, *, download: bo
     if given:
         return _files_in(Path(given))
     folder = default_store_directory().parent / "speakers"
-    return SpeakerModelFiles(*(_cached(source, folder, download) for source in (SEGMENTATION, EMBEDDING)))
+    return _cached(SEGMENTATION, folder, download), _cached(EMBEDDING, folder, download)
 
 
-def _files_in(folder: Path) -> SpeakerModelFiles:
-    files = [folder / source.name for source in (SEGMENTATION, EMBEDDING)]
+def _files_in(folder: Path) -> tuple[Path, Path]:
+    files = folder / SEGMENTATION.name, folder / EMBEDDING.name
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         reason = f"has no {' and no '.join(missing)}" if folder.is_dir() else "is not a directory"
         raise CheckpointNotFound(
             f"{folder}: {reason}; allowed is a directory with {SEGMENTATION.name} and {EMBEDDING.name}"
         )
-    return SpeakerModelFiles(*files)
+    return files
 
 
 def _cached(source: Source, folder: Path, download: bool) -> Path:

@@ -99,16 +99,16 @@ def to_language_code(language: str, *, option: str = "language") -> str:
     return code
 
 
-def language_of_token(token: str, declared: Collection[str] | None = None) -> str | None:
+def language_of_token(token: str, declared: Collection[str] | None) -> str | None:
     """Return the code of the language that a token of a model stands for; None for another, as the filler ``<|um|>``.
 
     Parameters
     ----------
     token : str
         As the vocabulary names it.
-    declared : collection of str, optional
-        The tokens that the model says are languages, beside those of Whisper. Without, those are that may be codes of
-        ISO 639.
+    declared : collection of str or None
+        The tokens that the model says are languages, beside those of Whisper; None for those that may be codes of ISO
+        639.
     """
     match = LANGUAGE_TOKEN.fullmatch(token)
     if match is None:

@@ -166,34 +166,30 @@ class Tokenizer:
         CheckpointError
             As for `from_file`, or if the ids of special tokens are others than the files of the checkpoint say.
         """
-        file = source.path or source.model
+        file, own = source.path or source.model, source.arrangement
         try:
-            tokenizer = cls._from_parts(source, n_vocab)
+            if own:
+                tokenizer = cls(
+                    own.tokens,
+                    n_vocab,
+                    multilingual=own.multilingual,
+                    languages=own.languages,
+                    has_timestamps=own.has_timestamps,
+                )
+                tokenizer.model_ids = own.ids
+            elif source.tokens:
+                tokenizer = cls.from_tokens(source.tokens, n_vocab)
+            elif source.path:
+                tokenizer = cls.from_file(source.path, n_vocab)
+            else:
+                tokenizer = cls.builtin(n_vocab)
         except CheckpointError as error:
             named = str(error).startswith(f"{file}: ")
             raise error if named else CheckpointError(f"{file}: {error}") from None
         tokenizer._check_special_ids(source.config.path, source.config.special_ids)
-        if source.path and not source.arrangement:
+        if source.path and not own:
             tokenizer._check_special_ids(source.path, named_ids(source.path))
         return tokenizer
-
-    @classmethod
-    def _from_parts(cls, source: VocabularySource, n_vocab: int) -> Tokenizer:
-        if own := source.arrangement:
-            tokenizer = cls(
-                own.tokens,
-                n_vocab,
-                multilingual=own.multilingual,
-                languages=own.languages,
-                has_timestamps=own.has_timestamps,
-            )
-            tokenizer.model_ids = own.ids
-            return tokenizer
-        if source.tokens:
-            return cls.from_tokens(source.tokens, n_vocab)
-        if source.path is not None:
-            return cls.from_file(source.path, n_vocab)
-        return cls.builtin(n_vocab)
 
     def _check_special_ids(self, file: Path, ids: Mapping[str, int]) -> None:
         """Refuse a file that says other ids of special tokens than this vocabulary has: it is another model's."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -70,6 +70,9 @@ _SPECIALS_IN_ORDER = (
 """The special tokens beside languages and timestamps, with their other names, in the order of their ids."""
 _TIMESTAMP = re.compile(r"<\|(?:[12]?\d\.\d[02468]|30\.00)\|>")
 
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""Errors that reading a file of another structure ends in."""
+_FILES = ("tokenizer.json", "vocab.json", "vocabulary.txt", "vocabulary.json")
 _DATA = Path(__file__).parent / "data"
 
 
@@ -86,16 +89,19 @@ def read_tokens(path: Path) -> list[str]:
     CheckpointNotFound
         If there is no such file.
     """
-    reader = _READERS.get(path.name)
-    if reader is None:
-        raise CheckpointError(f"{path}: not a vocabulary file; known are {', '.join(_READERS)}")
+    if path.name not in _FILES:
+        raise CheckpointError(f"{path}: not a vocabulary file; known are {', '.join(_FILES)}")
     try:
-        return reader(path.read_bytes())
+        ids, _ = _all_ids(path)
+        tokens = _until_end_of_text(sorted(ids, key=ids.__getitem__))
+        if [ids[token] for token in (*tokens, END_OF_TEXT)] != [*range(len(tokens) + 1)]:
+            raise ValueError("its ids are not 0, 1, 2 ...")
+        return tokens
     except FileNotFoundError:
         raise CheckpointNotFound(f"{path}: no such file") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except _MALFORMED as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
         raise CheckpointError(f"{path}: not a Whisper vocabulary: {reason}") from error
 
@@ -202,7 +208,7 @@ def arrange(path: Path, n_vocab: int, config: GenerationConfig) -> Arrangement |
             next(ids[name] for name in names if name in ids) for names in map(str.split, _SPECIALS_IN_ORDER)
         ]
         size = max(*everything.values(), specials[-1] + N_TIMESTAMPS) + 1
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
+    except (OSError, StopIteration, *_MALFORMED):
         return None
     is_known_to_fit = config.special_ids.get("<|notimestamps|>") == specials[-1]
     if size != n_vocab and {size, n_vocab} <= _PUBLISHED_SIZES and not is_known_to_fit:
@@ -245,7 +251,7 @@ def named_ids(path: Path) -> Mapping[str, int]:
     """Return the ids of all tokens that a vocabulary file names; none if it cannot be read."""
     try:
         return _all_ids(path)[0]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, *_MALFORMED):
         return {}
 
 
@@ -258,7 +264,7 @@ def _all_ids(path: Path) -> tuple[dict[str, int], Mapping[str, int]]:
         ids = {token: i for i, token in enumerate(tokens)}
         return ids, {token: ids[token] for token in tokens[tokens.index(END_OF_TEXT) :]}
     if path.name == "tokenizer.json":
-        added = {each["content"]: int(each["id"]) for each in content["added_tokens"]}
+        added = {each["content"]: int(each["id"]) for each in content.get("added_tokens", ())}
         return content["model"]["vocab"] | added, added
     file = path.with_name("added_tokens.json")
     added = json.loads(file.read_bytes()) if file.is_file() else {}
@@ -275,18 +281,7 @@ def builtin_tokens(multilingual: bool) -> list[str]:
     import lzma
 
     name = "multilingual" if multilingual else "english"
-    return _from_lines(lzma.decompress((_DATA / f"{name}.txt.xz").read_bytes()))
-
-
-def _from_lines(data: bytes) -> list[str]:
-    return _until_end_of_text(data.decode().replace("\r\n", "\n").split("\n"))
-
-
-def _by_id(ids: dict[str, int]) -> list[str]:
-    tokens = sorted(ids, key=ids.__getitem__)
-    if [ids[token] for token in tokens] != list(range(len(tokens))):
-        raise ValueError("its ids are not 0, 1, 2 ...")
-    return _until_end_of_text(tokens)
+    return _until_end_of_text(lzma.decompress((_DATA / f"{name}.txt.xz").read_bytes()).decode().splitlines())
 
 
 def _until_end_of_text(tokens: list[str]) -> list[str]:
@@ -296,14 +291,6 @@ def _until_end_of_text(tokens: list[str]) -> list[str]:
     if not is_byte_level("".join(tokens)):
         raise ValueError("its tokens are not byte-level")
     return tokens
-
-
-_READERS: dict[str, Callable[[bytes], list[str]]] = {
-    "tokenizer.json": lambda data: _by_id(json.loads(data)["model"]["vocab"]),
-    "vocab.json": lambda data: _by_id(json.loads(data)),
-    "vocabulary.txt": _from_lines,
-    "vocabulary.json": lambda data: _until_end_of_text(list(json.loads(data))),
-}
 
 
 # --- byte-pair encoding ------------------------------------------------------------------------------------

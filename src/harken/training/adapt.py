@@ -195,14 +195,12 @@ class HeardChunk:
     Parameters
     ----------
     mel : ndarray of shape (n_mels, frames), float32
-    first_position : int
-        Position of the first two frames in the stream.
+        From behind the final positions of the chunks before it.
     final_positions : int
         Number of positions that are final, from the first on.
     """
 
     mel: Floats
-    first_position: int
     final_positions: int
 
     @property
@@ -223,18 +221,18 @@ class _Heard:
 
     @property
     def positions(self) -> int:
-        return self.chunks[-1].first_position + self.chunks[-1].positions if self.chunks else 0
+        look_ahead = (chunk.positions - chunk.final_positions for chunk in self.chunks[-1:])
+        return self.final_positions + sum(look_ahead)
 
     def append(self, chunk: EncoderChunk) -> None:
         """Take the next chunk of an utterance."""
-        final_positions = chunk.final_frames // FRAMES_PER_POSITION
-        self.chunks.append(HeardChunk(chunk.mel, self.final_positions, final_positions))
+        self.chunks.append(HeardChunk(chunk.mel, chunk.final_frames // FRAMES_PER_POSITION))
 
 
 def hear_whole(samples: Floats, dims: Dims, options: AdaptOptions) -> list[HeardChunk]:
     """Return audio as the teacher hears it: one whole window."""
     mel = whole_log_mel(samples, dims)
-    return [HeardChunk(mel, 0, mel.shape[1] // FRAMES_PER_POSITION)]
+    return [HeardChunk(mel, mel.shape[1] // FRAMES_PER_POSITION)]
 
 
 def max_live_s(dims: Dims) -> float:
@@ -349,7 +347,7 @@ def _lay_out(chunks: Sequence[HeardChunk], history_positions: int) -> list[_Chun
     for chunk in chunks:
         start = layout[-1].stop if layout else 0
         rows = range(start, start + chunk.positions)
-        history = final_rows[max(0, chunk.first_position - history_positions) : chunk.first_position]
+        history = final_rows[max(0, len(final_rows) - history_positions) :]
         n_needed = chunk.positions if chunk is chunks[-1] else chunk.final_positions
         layout.append(_ChunkRows(rows.start, rows.stop, n_needed, torch.tensor([*history, *rows])))
         final_rows += rows[: chunk.final_positions]
@@ -364,7 +362,7 @@ def _embed(weights: NamedWeights, chunks: Sequence[HeardChunk]) -> Tensor:
         mel = torch.from_numpy(chunk.mel)
         x = convolve(weights, torch.cat([context, mel], dim=1))
         x = x[context.shape[1] // FRAMES_PER_POSITION :][: chunk.positions]
-        positions = slice(chunk.first_position, chunk.first_position + chunk.positions)
-        embeddings.append(x + weights["encoder.positional_embedding"][positions])
+        first = final_mel.shape[1] // FRAMES_PER_POSITION
+        embeddings.append(x + weights["encoder.positional_embedding"][first : first + chunk.positions])
         final_mel = torch.cat([final_mel, mel[:, : FRAMES_PER_POSITION * chunk.final_positions]], dim=1)
     return torch.cat(embeddings)

@@ -125,7 +125,7 @@ class Objective(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Distillation:
     """Distillation of the main model into an assistant.
 
@@ -164,8 +164,8 @@ class Distillation:
 
     def __post_init__(self) -> None:
         ids = torch.from_numpy(self.scored_ids)
-        object.__setattr__(self, "_scored_student_embedding", self.weights[TOKEN_EMBEDDING][ids].to(self.dtype))
-        object.__setattr__(self, "_scored_teacher_embedding", self.teacher_embedding[ids].to(self.dtype))
+        self._scored_student_embedding = self.weights[TOKEN_EMBEDDING][ids].to(self.dtype)
+        self._scored_teacher_embedding = self.teacher_embedding[ids].to(self.dtype)
 
     def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
         return self.loss_of(torch.tensor(example.audio_features).float(), example, progress)

@@ -111,7 +111,7 @@ class RunDirectory:
         else:
             for folder in folders:
                 make_folder(folder)
-            write_atomic(config_path, [json.dumps(dict(config), indent=1) + "\n"])
+            write_atomic(config_path, [json.dumps(config, indent=1) + "\n"])
 
     def discard(self) -> None:
         """Remove a training that has not begun to learn, so that the folder takes another one."""

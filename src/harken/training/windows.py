@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from harken.audio import load_audio
-from harken.audio.vad import RegionTracker, SpeechDetector, VadOptions
+from harken.audio.vad import VadOptions, detect_speech
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.manifests import Entry
@@ -110,13 +110,10 @@ def find_speech(
 ) -> tuple[tuple[SpeechSpan, ...], float]:
     """Find the speech in a recording (see `SpeechFinder`)."""
     samples = load_audio(entry.path)
-    detector = SpeechDetector()
-    tracker = RegionTracker(VadOptions(max_speech_s=MAX_SPEECH_S, speech_pad_s=speech_pad_s))
-    finished = tracker.feed(np.concatenate([detector.feed(samples), detector.flush()]))
-    speech_regions = [*finished, *tracker.flush(len(samples) * FRAMES_PER_SECOND // SAMPLE_RATE)]
+    _, regions = detect_speech(samples, VadOptions(max_speech_s=MAX_SPEECH_S, speech_pad_s=speech_pad_s))
     spans = tuple(
         SpeechSpan(path=str(entry.path), start_s=start / FRAMES_PER_SECOND, end_s=end / FRAMES_PER_SECOND)
-        for start, end in speech_regions
+        for start, end in regions
     )
     return spans, len(samples) / SAMPLE_RATE
 
