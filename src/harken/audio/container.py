@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from av import AudioFrame, AudioLayout, AudioResampler, AudioStream, Packet
     from av.container import InputContainer
 
+FileSource = str | os.PathLike[str] | IO[bytes]
 ALLOWED_SOURCES = "allowed is an audio or video file with sound"
 NOT_FINITE = "a sample is nan or infinite; allowed are finite samples"
 
@@ -170,7 +171,7 @@ class AudioDecoder:
 
 
 @contextmanager
-def open_audio(source: str | os.PathLike[str] | IO[bytes]) -> Iterator[AudioDecoder]:
+def open_audio(source: FileSource) -> Iterator[AudioDecoder]:
     """Open a path, ``-`` for standard input, or a binary file object; a file opened here is also closed here.
 
     Raises
@@ -210,7 +211,7 @@ def open_audio(source: str | os.PathLike[str] | IO[bytes]) -> Iterator[AudioDeco
         yield AudioDecoder(name, ffmpeg_input, container)
 
 
-def shared_views(source: str | os.PathLike[str] | IO[bytes]) -> Iterator[str | os.PathLike[str] | IO[bytes]]:
+def shared_views(source: FileSource) -> Iterator[FileSource]:
     """Yield as many sources of one recording as are asked for, to be read at the same time while this goes on.
 
     Raises

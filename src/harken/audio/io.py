@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from itertools import repeat
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harken.audio.container import (
     NOT_FINITE,
+    FileSource,
     mono_resampler,
     open_audio,
     shared_views,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from av import AudioFrame
 
 
-AudioSource = str | os.PathLike[str] | IO[bytes] | NDArray[Any]
+AudioSource = FileSource | NDArray[Any]
 """A path, ``"-"`` for standard input, a binary file object (a pipe too), or samples at 16 kHz: an array of
 shape (samples,), float32 or float64 of a level up to 8, or int16."""
 
@@ -38,9 +38,7 @@ _MAX_WILD_SHARE = 0.01
 _MAX_WILD_SAMPLES = 16
 
 
-def stream_audio(
-    source: AudioSource, *, block_samples: int = WINDOW_SAMPLES, channel: int | None = None
-) -> Iterator[NDArray[np.float32]]:
+def stream_audio(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) -> Iterator[NDArray[np.float32]]:
     """Decode a recording block by block, in constant memory.
 
     Any container and codec of FFmpeg is read, including the first audio stream of a video; channels are mixed down and
@@ -57,8 +55,6 @@ def stream_audio(
     block_samples : int
         Minimum length of every block but the last. A block is at most about one second, or another
         `block_samples` if that is less, longer than this.
-    channel : int, optional
-        Read only this channel, from 0; an array may then have the shape (samples, channels).
 
     Yields
     ------
@@ -80,14 +76,9 @@ def stream_audio(
     if block_samples < 1:
         raise OptionError("block_samples", block_samples, "an integer of at least 1")
     if isinstance(source, np.ndarray):
-        source = np.asarray(source)  # a subclass, such as a masked array, has other methods
-        one = source[:, channel] if channel is not None and source.ndim == 2 else source
-        yield from _array_blocks(one, block_samples)
-        return
-    with open_audio(source) as recording:
-        chunks = recording.decode_pcm(min(1.0, block_samples / SAMPLE_RATE), channel)
-        for pcm in _join_chunks(chunks, block_samples):
-            yield _to_float(pcm)
+        yield from _array_blocks(source, block_samples)
+    else:
+        yield from _file_blocks(source, block_samples)
 
 
 def stream_channels(source: AudioSource) -> list[Iterator[NDArray[np.float32]]]:
@@ -104,23 +95,28 @@ def stream_channels(source: AudioSource) -> list[Iterator[NDArray[np.float32]]]:
     AudioNotFound, AudioError
         As in `stream_audio`, or if there are more than `MAX_CHANNELS`.
     """
-    views: Iterator[AudioSource]
     if isinstance(source, np.ndarray):
-        name, views, count = "<array>", repeat(source), source.shape[1] if source.ndim == 2 else 1
-    else:
-        views = shared_views(source)
-        with open_audio(next(views)) as recording:
-            name, count = recording.name, recording.count_channels()
-    if not 1 <= count <= MAX_CHANNELS:
-        raise AudioError(f"{name}: has {count} channels; allowed apart are 1 to {MAX_CHANNELS}")
+        samples = np.asarray(source)
+        columns = samples.T if samples.ndim == 2 else samples[None]
+        _check_channels("<array>", len(columns))
+        return [stream_audio(column) for column in columns]
+    views = shared_views(source)
+    with open_audio(next(views)) as recording:
+        count = recording.count_channels()
+        _check_channels(recording.name, count)
     return [_channel_blocks(views, next(views), channel) for channel in range(count)]
 
 
+def _check_channels(name: str, count: int) -> None:
+    if not 1 <= count <= MAX_CHANNELS:
+        raise AudioError(f"{name}: has {count} channels; allowed apart are 1 to {MAX_CHANNELS}")
+
+
 def _channel_blocks(
-    views: Iterator[AudioSource], view: AudioSource, channel: int
+    views: Iterator[FileSource], view: FileSource, channel: int
 ) -> Iterator[NDArray[np.float32]]:
     """Yield the blocks of a channel, and keep what its view is a part of until then."""
-    yield from stream_audio(view, channel=channel)
+    yield from _file_blocks(view, WINDOW_SAMPLES, channel)
 
 
 def load_audio(source: AudioSource) -> NDArray[np.float32]:
@@ -169,7 +165,18 @@ def audio_duration(source: AudioSource) -> float | None:
         return recording.duration_s
 
 
+def _file_blocks(
+    source: FileSource, block_samples: int, channel: int | None = None
+) -> Iterator[NDArray[np.float32]]:
+    """Yield the blocks of a recording, of all channels together or of one of them."""
+    with open_audio(source) as recording:
+        chunks = recording.decode_pcm(min(1.0, block_samples / SAMPLE_RATE), channel)
+        for pcm in _join_chunks(chunks, block_samples):
+            yield _to_float(pcm)
+
+
 def _array_blocks(samples: NDArray[Any], block_samples: int) -> Iterator[NDArray[np.float32]]:
+    samples = np.asarray(samples)  # a subclass, such as a masked array, has other methods
     if samples.ndim != 1 or samples.dtype not in (np.float32, np.float64, np.int16):
         raise AudioError(
             f"<array>: shape {samples.shape} of {samples.dtype}; "
