@@ -1,11 +1,12 @@
-"""Time of encoding a window, clips, and of a decoder pass, by backend.
+"""Time of encoding a window, clips, and of a decoder pass, by backend, beside the time that reading its bytes takes.
 
 A pass appends tokens to rows, of which each has a window of its own and tokens before. Passes over several tokens
 verify drafts; their cost over that of one token, and the rate at which drafts are accepted, decide what speculation
 gains. Backends take turns, in bursts of passes on the encoder output of noise, which changes no cost; the first quarter
 of a burst is not counted, while threads of another backend may still spin.
 
-With ``--dims`` the weights are random, of a published model's dimensions.
+The floor is the bytes of weights, keys and values that a pass reads over the rate at which this machine reads so many
+bytes again and again. With ``--dims`` the weights are random, of a published model's dimensions.
 
     python benchmarks/steps.py --model small --backend native onnx --save steps
     python benchmarks/steps.py --dims large-v3-turbo --backend torch --device cuda
@@ -24,10 +25,15 @@ from random_weights import SIZES
 
 if TYPE_CHECKING:
     from harken.contract import Backend, Session
+    from harken.types import Dims
 
 POSITIONS_PER_SECOND, WINDOW_S = 50, 30.0
 UNCOUNTED = 0.25
 """Share of a burst that is not counted."""
+BYTES = {"int8": 1, "fp16": 2, "bf16": 2, "fp32": 4}
+"""Bytes of a weight."""
+CACHE_BYTES = {"native": 2, "onnx": 4, "torch": 2}
+"""Bytes of a key or value, of each backend in its lower precisions."""
 
 
 def options(parser: Parser) -> None:
@@ -60,7 +66,7 @@ def rows(args: Args) -> Iterator[Row]:
                     work = partial(encode, backend, 1, args, clip_s)
                     encoding[name, clip_s].append(timed(work))
                 for n_tokens in (n for own, n in cases if own == n_rows):
-                    taken = burst(sessions[name], n_rows, n_tokens, args)
+                    taken = burst(sessions[name], backend.dims, n_rows, n_tokens, args)
                     seconds.setdefault((name, n_rows, n_tokens), []).extend(taken)
         note(f"{model}, {n_rows} rows: measured")
     for name, backend in backends.items():
@@ -68,6 +74,7 @@ def rows(args: Args) -> Iterator[Row]:
         shares = {f"clip {s:g} s": round(own / window_s, 3) for s, own in zip(args.clips, clips_s, strict=True)}
         for n_rows, n_tokens in cases:
             taken, single = seconds[name, n_rows, n_tokens], seconds[name, 1, 1]
+            size = pass_bytes(name, backend, n_rows, args)
             yield {
                 "model": model,
                 "backend": name,
@@ -78,6 +85,7 @@ def rows(args: Args) -> Iterator[Row]:
                 **shares,
                 **spread("ms", [1000 * each for each in taken], 4),
                 "over_one": round(min(taken) / min(single), 3),
+                "floor_ms": round(1000 * reading_s(size), 4),
             }
 
 
@@ -133,7 +141,7 @@ def open_session(backend: Backend, n_rows: int, args: Args) -> Session:
     return session
 
 
-def burst(session: Session, n_rows: int, n_tokens: int, args: Args) -> list[float]:
+def burst(session: Session, dims: Dims, n_rows: int, n_tokens: int, args: Args) -> list[float]:
     """Repeat a pass for some time; return the seconds of each but the first ones."""
     new = [draw_tokens(n_tokens, seed=100 + row) for row in range(n_rows)]
     seconds: list[float] = []
@@ -153,6 +161,25 @@ def draw_tokens(n: int, seed: int) -> list[int]:
 
     drawn: list[int] = np.random.default_rng(seed).integers(0, 50_000, n).tolist()
     return drawn
+
+
+def pass_bytes(name: str, backend: Backend, n_rows: int, args: Args) -> int:
+    """Return the bytes that a pass reads: all weights, and the keys and values of each row's window and past."""
+    dims, precision = backend.dims, backend.capabilities.precision
+    weights = dims.n_text_layer * 14 * dims.n_text_state**2 + dims.n_text_state * dims.n_vocab
+    positions = min(args.positions, dims.n_audio_ctx) + args.past
+    cache = 4 if precision == "fp32" else CACHE_BYTES.get(name, 4)
+    return weights * BYTES[precision] + n_rows * 2 * dims.n_text_layer * dims.n_text_state * positions * cache
+
+
+def reading_s(n_bytes: int) -> float:
+    """Return the least seconds in which this machine reads so many bytes again: a matrix times a vector."""
+    import numpy as np
+
+    columns = 4096
+    matrix = np.ones((max(1, n_bytes // 4 // columns), columns), np.float32)
+    vector = np.ones(columns, np.float32)
+    return min(timed(lambda: matrix @ vector) for _ in range(20)) * n_bytes / matrix.nbytes
 
 
 def timed(work: Callable[[], object]) -> float:
