@@ -52,13 +52,15 @@ SUBPROTOCOLS = ("realtime", "token", "bearer", "ws")
 """What clients offer, browsers beside the key; they refuse a server that chooses none."""
 IDLE, SESSION_LIMIT, TOO_LARGE = "idle", "session_limit", "message_too_big"
 """Codes of the errors by which a session ends, beside ``"draining"``."""
+ANSWERED = object()
+"""What a line returns for a message that it has answered itself: its client is there."""
 
 
 class Line(Protocol):
     """The messages of one connection."""
 
     async def receive(self) -> Any:
-        """Return the next message, None once the client has gone; a `RequestError` ends the session."""
+        """Return the next message, or `ANSWERED`; None once the client has gone. A `RequestError` ends the session."""
         ...
 
     async def send(self, message: Any) -> None:
@@ -427,14 +429,17 @@ async def received(line: Line, idle_s: float, is_busy: Callable[[], bool] = lamb
     RequestError
         If none comes for some seconds while it does not wait for the server, or if the line raises it.
     """
-    receiving = asyncio.create_task(line.receive())
-    try:
-        while not (await asyncio.wait((receiving,), timeout=idle_s))[0]:
-            if not is_busy():
-                raise RequestError(f"no message has come for {idle_s:g} s", code=IDLE)
-        return receiving.result()
-    finally:
-        receiving.cancel()
+    message = ANSWERED
+    while message is ANSWERED:
+        receiving = asyncio.create_task(line.receive())
+        try:
+            while not (await asyncio.wait((receiving,), timeout=idle_s))[0]:
+                if not is_busy():
+                    raise RequestError(f"no message has come for {idle_s:g} s", code=IDLE)
+            message = receiving.result()
+        finally:
+            receiving.cancel()
+    return message
 
 
 async def cancelled(*tasks: asyncio.Task[None]) -> None:

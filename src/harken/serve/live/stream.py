@@ -23,7 +23,15 @@ from harken.formats import dump_json
 from harken.option_types import check, checked_value
 from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.live.audio import AudioFormat
-from harken.serve.live.connection import IDLE, Session, WebSocketLine, accept, log_unforeseen, received
+from harken.serve.live.connection import (
+    ANSWERED,
+    IDLE,
+    Session,
+    WebSocketLine,
+    accept,
+    log_unforeseen,
+    received,
+)
 from harken.serve.live.outgoing import ReplayLog
 from harken.serve.live.translator import (
     Audio,
@@ -127,15 +135,16 @@ def routes(service: Service) -> list[BaseRoute]:
 class _StreamLine(WebSocketLine):
     """Messages over a WebSocket: objects and audio. Pings are answered while the server works."""
 
-    async def receive(self) -> dict[str, Any] | bytes | None:
-        while True:
-            message = await super().receive()
-            if message is None or isinstance(message, bytes):
-                return message
-            given = object_in(message, RequestError("a message of text is no JSON object", code="invalid_json"))
-            if given.get("type") != "ping":
-                return given
-            await self.send({"type": "pong"})
+    async def receive(self) -> Any:
+        message = await super().receive()
+        if isinstance(message, str):
+            message = object_in(
+                message, RequestError("a message of text is no JSON object", code="invalid_json")
+            )
+            if message.get("type") == "ping":
+                await self.send({"type": "pong"})
+                return ANSWERED
+        return message
 
     async def send(self, message: Any) -> None:
         await super().send(message if isinstance(message, str) else dump_json(message))
