@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from typing import Any, get_args
 
@@ -15,11 +15,12 @@ from openai.types.realtime import RealtimeServerEvent, RealtimeTranscriptionSess
 from pydantic import BaseModel
 from talking import make_segment
 
+from harken.errors import HarkenError
 from harken.results import Word
-from harken.serve.errors import RequestError, not_found
+from harken.serve.errors import not_found
 from harken.serve.live.realtime import RealtimeSession
 from harken.serve.live.realtime_config import SessionConfig
-from harken.serve.live.translator import Audio, Check, Flush, Output, StreamClosed
+from harken.serve.live.translator import Audio, Check, Flush, OpenStream, Output, Outputs, StreamClosed
 from harken.serve.work.jobs import Flushed, Transcribed
 from harken.serve.work.models import OPENAI_NAMES
 from harken.streaming import Event, FinalSegment, Interim
@@ -54,6 +55,7 @@ class Script:
         self._beta = options.get("beta", False)
         self.session = RealtimeSession(config or SessionConfig(), resolve_model, new_id=next_id, **options)
         self.flushes: list[object] = []  # tokens of those that have not been answered
+        self.refusal: HarkenError | None = None  # of every stream
 
     def open(self) -> list[Any]:
         return self.done(self.session.opened())
@@ -75,17 +77,23 @@ class Script:
     def answer_flush(self) -> list[Any]:
         return self.say(Flushed(token=self.flushes.pop(0)))
 
-    def done(self, outputs: Iterable[Output]) -> list[Any]:
+    def done(self, outputs: Outputs) -> list[Any]:
         """Return what is to be done: events without their id, and actions; what is to be checked is checked."""
         done: list[Any] = []
-        for output in outputs:
-            try:
-                if isinstance(output, Check):
-                    resolve_model(output.stream.model)
+        with suppress(StopIteration):
+            output = next(outputs)
+            while True:
+                try:
+                    if isinstance(output, Check):
+                        resolve_model(output.stream.model)
+                    else:
+                        done.append(self._checked(output))
+                    if isinstance(output, OpenStream) and self.refusal:
+                        raise self.refusal
+                except HarkenError as error:
+                    output = outputs.throw(error)
                 else:
-                    done.append(self._checked(output))
-            except RequestError as error:
-                done += self.done(self.session.failed(error))
+                    output = next(outputs)
         return done
 
     def _checked(self, output: Output) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from logging import getLogger
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from harken.contract import Floats
-from harken.serve.errors import SERVER_FAULT, UNFORESEEN, RequestError, draining, request_error
+from harken.serve.errors import UNFORESEEN, RequestError, draining, request_error
 from harken.serve.live.audio import AudioFormat, AudioInput, open_input
 from harken.serve.live.outgoing import Outgoing, ReplayLog
 from harken.serve.live.translator import (
@@ -30,6 +30,7 @@ from harken.serve.live.translator import (
     Mark,
     OpenStream,
     Output,
+    Outputs,
     StreamClosed,
     Translator,
 )
@@ -177,12 +178,12 @@ class Session:
         return asyncio.create_task(self._guarded(work))
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do some work; the client is told no more than that it failed, if it does."""
+        """Do some work; the session ends if it fails."""
         try:
             await work
         except Exception as error:
             log_unforeseen(error)
-            self._hang(HangUp(SERVER_FAULT, "the server did not foresee this"))
+            self.end(request_error(error))
 
     async def _receive_all(self, line: Line) -> None:
         """Have the messages of a client handled, one after another, until it goes."""
@@ -220,10 +221,12 @@ class Session:
         """Send the last results, and hang up."""
         if self._handling:
             await cancelled(self._handling)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FINALS_LIMIT_S):
-                await self._perform(self._translator.ended(problem))
-        self._hang(HangUp(problem.close_code, str(problem)))
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FINALS_LIMIT_S):
+                    await self._perform(self._translator.ended(problem))
+        finally:
+            self._hang(HangUp(problem.close_code, str(problem)))
 
     def _hang(self, hang_up: HangUp) -> None:
         """Note how the session ends; the first time counts."""
@@ -238,16 +241,19 @@ class Session:
         if self._captions:
             self._captions.close()
 
-    async def _perform(self, outputs: Iterable[Output]) -> None:
+    async def _perform(self, outputs: Outputs) -> None:
         """Do what the translator wants; then wait until a slow reader has taken enough of what it was sent."""
-        for output in outputs:
-            try:
-                await self._obey(output)
-            except Exception as error:
-                log_unforeseen(error)
-                if not isinstance(output, Check):
-                    self._abandon_input()
-                await self._perform(self._translator.failed(error))
+        with suppress(StopIteration):
+            output = next(outputs)
+            while True:
+                try:
+                    await self._obey(output)
+                except Exception as error:
+                    if not isinstance(output, Check):
+                        self._abandon_input()
+                    output = outputs.throw(error)
+                else:
+                    output = next(outputs)
         await self._outgoing.room()
 
     async def _obey(self, output: Output) -> None:

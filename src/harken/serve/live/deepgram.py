@@ -6,7 +6,6 @@ An utterance has interim results, of which each replaces the one before, and one
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -29,7 +28,7 @@ from harken.serve.live.translator import (
     HangUp,
     Mark,
     OpenStream,
-    Output,
+    Outputs,
     StreamClosed,
     Translator,
 )
@@ -163,28 +162,30 @@ class DeepgramTranslator(Translator):
         self._start_s = self._end_s = 0.0  # of the present result
         self._last_word_s = inf  # end of the last word before silence
 
-    def opened(self) -> Iterator[Output]:
+    def opened(self) -> Outputs:
         yield Check(self._asked.stream)
 
-    def received(self, message: str | bytes) -> Iterator[Output]:
+    def received(self, message: str | bytes) -> Outputs:
         if isinstance(message, bytes):
             yield from self._take(message) if message else self._close()
             return
+        allowed = "an object of type KeepAlive, Finalize or CloseStream"
+        unknown = RequestError(f"a message of text is unknown; allowed is {allowed}", code="SchemaError")
         try:
-            kind = object_in(message, _unknown_message()).get("type")
-            match kind:
-                case "KeepAlive":
-                    return
-                case "Finalize":
-                    yield from self._finalize()
-                case "CloseStream":
-                    yield from self._close()
-                case _:
-                    raise _unknown_message()
-        except RequestError as problem:
-            yield self._error(problem)
+            kind = object_in(message, unknown).get("type")
+        except RequestError:
+            kind = None
+        match kind:
+            case "KeepAlive":
+                return
+            case "Finalize":
+                yield from self._finalize()
+            case "CloseStream":
+                yield from self._close()
+            case _:
+                yield self._error(unknown)
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
+    def updated(self, update: LiveUpdate | StreamClosed) -> Outputs:
         match update:
             case SpeechStarted(audio_s=audio_s):
                 self._last_word_s = inf
@@ -210,11 +211,11 @@ class DeepgramTranslator(Translator):
             case Failed(failure=failure):
                 yield from self._hang_up(request_error(failure))
 
-    def ended(self, problem: RequestError) -> Iterator[Output]:
+    def ended(self, problem: RequestError) -> Outputs:
         yield from self._close_stream()
         yield from self._hang_up(problem)
 
-    def _take(self, audio: bytes) -> Iterator[Output]:
+    def _take(self, audio: bytes) -> Outputs:
         if not self._is_open:
             self._is_open = True
             yield self._asked.stream
@@ -222,30 +223,30 @@ class DeepgramTranslator(Translator):
         yield Audio(audio, self._asked.audio)
         yield from self._silence()
 
-    def _silence(self) -> Iterator[Output]:
+    def _silence(self) -> Outputs:
         """Have the end of the utterance told once the audio so far has been heard, if it ends in enough silence."""
         silence_s, told_s = self._received_s - self._last_word_s, self._asked.utterance_end_s
         if self._is_open and told_s is not None and silence_s >= told_s:
             yield Mark(self._last_word_s)
 
-    def _finalize(self) -> Iterator[Output]:
+    def _finalize(self) -> Outputs:
         if self._is_open:
             yield Flush(FINALIZE)
         else:
             yield self._final(speech_final=True, from_finalize=True)
 
-    def _close(self) -> Iterator[Output]:
+    def _close(self) -> Outputs:
         yield from self._close_stream()
         duration_s = self._end_s if self._asked.audio.format == CONTAINER else self._received_s
         yield _message("Metadata", **metadata_json(self._request_id, duration_s))
         yield HangUp(NORMAL, "")
 
-    def _close_stream(self) -> Iterator[Output]:
+    def _close_stream(self) -> Outputs:
         if self._is_open:
             yield CloseStream()
             self._is_open = False  # not before: if that is cut short, `ended` does it again
 
-    def _hang_up(self, problem: RequestError) -> Iterator[Output]:
+    def _hang_up(self, problem: RequestError) -> Outputs:
         yield self._error(problem)
         yield HangUp(problem.close_code, str(problem))
 
@@ -305,8 +306,3 @@ class DeepgramTranslator(Translator):
 
 def _message(kind: str, **fields: Any) -> str:
     return json.dumps({"type": kind} | fields, ensure_ascii=False)
-
-
-def _unknown_message() -> RequestError:
-    allowed = "an object of type KeepAlive, Finalize or CloseStream"
-    return RequestError(f"a message of text is unknown; allowed is {allowed}", code="SchemaError")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from secrets import token_hex
 from time import time
@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket
 from harken.errors import HarkenError
 from harken.serve.errors import NORMAL, RESTART, TRY_LATER, RequestError, object_in, request_error
 from harken.serve.guard import TICKET_S, Ticket, Tickets, given_keys
-from harken.serve.live.connection import IDLE, SESSION_LIMIT, serve_socket
+from harken.serve.live.connection import IDLE, SESSION_LIMIT, log_unforeseen, serve_socket
 from harken.serve.live.realtime_config import (
     MAX_NAME_CHARS,
     OF_WORDS,
@@ -39,7 +39,7 @@ from harken.serve.live.translator import (
     Flush,
     HangUp,
     OpenStream,
-    Output,
+    Outputs,
     StreamClosed,
     Translator,
 )
@@ -202,16 +202,15 @@ class RealtimeSession(Translator):
         self._next_start_s = self._received_s = 0.0
         self._event_id: str | None = None
         self._paths: Mapping[str, str] = option_paths(None)
-        self._checked_paths: Mapping[str, str] | None = None  # those of an update that is being checked
         self._problem: RequestError | None = None
 
-    def opened(self) -> Iterator[Output]:
+    def opened(self) -> Outputs:
         problem = self._read_query()
         yield self._session_event("created")
         if problem:
             yield self._writer.error(problem)
 
-    def received(self, message: str | bytes) -> Iterator[Output]:
+    def received(self, message: str | bytes) -> Outputs:
         self._event_id = None
         try:
             event = _read_json(message)
@@ -221,7 +220,7 @@ class RealtimeSession(Translator):
         except RequestError as error:
             yield self._writer.error(error, self._event_id)
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
+    def updated(self, update: LiveUpdate | StreamClosed) -> Outputs:
         match update:
             case Failed(failure=failure):
                 problem = request_error(failure, self._paths)
@@ -235,11 +234,8 @@ class RealtimeSession(Translator):
             case _:
                 yield from self._turns.update(update)
 
-    def failed(self, error: Exception) -> Iterator[Output]:
-        if self._checked_paths is not None:
-            yield self._writer.error(request_error(error, self._checked_paths), self._event_id)
-            self._checked_paths = None
-            return
+    def _refuse(self, error: Exception) -> Outputs:
+        """Tell why there is no stream, and ask for none until something changes."""
         self._is_refused, self._is_open = True, False
         problem = request_error(error, self._paths)
         yield from self._turns.fail(problem, self._received_s)
@@ -247,7 +243,7 @@ class RealtimeSession(Translator):
         if problem.status in RETRY_STATUSES:
             yield HangUp(TRY_LATER, str(problem))
 
-    def ended(self, problem: RequestError) -> Iterator[Output]:
+    def ended(self, problem: RequestError) -> Outputs:
         if problem.code not in _GOODBYES:
             yield HangUp(problem.close_code, str(problem))
         elif not self._is_open:
@@ -274,38 +270,41 @@ class RealtimeSession(Translator):
         self._configure(replace(self._config, model=model))
         return None
 
-    def _update(self, session: Any) -> Iterator[Output]:
+    def _update(self, session: Any) -> Outputs:
         config, paths = updated_config(self._config, session), option_paths(session)
         if self._received_s and config.audio_format != self._config.audio_format:
             raise invalid_value(
                 paths["format"], config.format, f"{self._config.format} at its rate, as audio has come in it"
             )
-        self._checked_paths = paths
-        yield Check(_stream(config))
-        if self._checked_paths is None:
-            return  # it was refused
-        self._checked_paths = None
+        try:
+            yield Check(_stream(config))
+        except Exception as error:
+            log_unforeseen(error)
+            raise request_error(error, paths) from error
         self._is_refused, self._paths = False, paths
         self._configure(config)
         yield self._session_event("updated")
 
-    def _update_beta(self, session: Any) -> Iterator[Output]:
+    def _update_beta(self, session: Any) -> Outputs:
         self._writer.beta = True
         yield from self._update(session)
 
-    def _append(self, audio: Any) -> Iterator[Output]:
+    def _append(self, audio: Any) -> Outputs:
         data = _decoded_audio(audio)
         if not data or self._is_refused:
             return
-        if not self._is_open or self._opened_with != self._stream_config:
-            yield from self._open_stream()
-        if self._is_refused:
-            return
-        self._received_s += len(data) / self._config.audio_format.bytes_per_s
-        yield Audio(data, self._config.audio_format)
-        yield from self._check_silence()
+        try:
+            if not self._is_open or self._opened_with != self._stream_config:
+                yield from self._open_stream()
+            self._received_s += len(data) / self._config.audio_format.bytes_per_s
+            yield Audio(data, self._config.audio_format)
+        except Exception as error:
+            log_unforeseen(error)
+            yield from self._refuse(error)
+        else:
+            yield from self._check_silence()
 
-    def _open_stream(self) -> Iterator[Output]:
+    def _open_stream(self) -> Outputs:
         """Open a stream, behind one that was opened with another configuration."""
         config = self._opened_with = self._stream_config
         self._next_start_s = self._received_s
@@ -314,14 +313,14 @@ class RealtimeSession(Translator):
         self._is_open = True
         yield _stream(config)
 
-    def _check_silence(self) -> Iterator[Output]:
+    def _check_silence(self) -> Outputs:
         turns = self._config.turns
         limit_ms = turns.idle_timeout_ms if turns and turns.type == "server_vad" else None
         silence_s = self._received_s - self._turns.active_s
         if limit_ms is not None and self._turns.is_silent and round(silence_s * 1000, 3) >= limit_ms:
             yield Flush(self._turns.check_silence(self._received_s))
 
-    def _commit(self) -> Iterator[Output]:
+    def _commit(self) -> Outputs:
         if self._uncommitted_s < MIN_COMMIT_S:
             raise RequestError(
                 f"{max(self._uncommitted_s, 0.0) * 1000:.0f} ms of audio have come since the last commit; "
@@ -332,7 +331,7 @@ class RealtimeSession(Translator):
         yield from events
         yield Flush(mark)
 
-    def _clear(self) -> Iterator[Output]:
+    def _clear(self) -> Outputs:
         if self._is_open:
             yield Flush(self._turns.clear(self._received_s), drops=True)
         yield self._writer.event("input_audio_buffer.cleared")
@@ -356,7 +355,7 @@ class RealtimeSession(Translator):
         )
         return self._writer.event(f"{prefix}.{kind}", session=show(self._config, self._id, self._expires_at))
 
-    def _say_goodbye(self, problem: RequestError) -> Iterator[Output]:
+    def _say_goodbye(self, problem: RequestError) -> Outputs:
         code, close_code = _GOODBYES[problem.code]
         yield self._writer.error(RequestError(str(problem), type="server_error", code=code))
         yield HangUp(close_code, str(problem))

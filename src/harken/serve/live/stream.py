@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import MISSING, dataclass, fields
 from secrets import token_hex, token_urlsafe
@@ -39,7 +39,7 @@ from harken.serve.live.translator import (
     Flush,
     HangUp,
     OpenStream,
-    Output,
+    Outputs,
     StreamClosed,
     Translator,
 )
@@ -288,7 +288,15 @@ class ResumableStream(Translator):
             if first == 1:
                 raise RequestError("another connection has resumed this session", code=TAKEN_OVER)
 
-    def received(self, message: dict[str, Any] | bytes) -> Iterator[Output]:
+    def received(self, message: dict[str, Any] | bytes) -> Outputs:
+        try:
+            yield from self._take(message)
+        except Exception as error:
+            log_unforeseen(error)
+            self._fail(request_error(error, PARAMS))
+            yield CloseStream()
+
+    def _take(self, message: dict[str, Any] | bytes) -> Outputs:
         match message:
             case {"type": "ack", "seq": int(seq)}:
                 self._log.acknowledge(seq)
@@ -316,7 +324,7 @@ class ResumableStream(Translator):
                     )
                 )
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
+    def updated(self, update: LiveUpdate | StreamClosed) -> Outputs:
         match update:
             case StreamClosed():
                 yield self._last()
@@ -327,11 +335,7 @@ class ResumableStream(Translator):
             case event:
                 yield event
 
-    def failed(self, error: Exception) -> Iterator[Output]:
-        self._fail(request_error(error, PARAMS))
-        yield CloseStream()
-
-    def ended(self, problem: RequestError) -> Iterator[Output]:
+    def ended(self, problem: RequestError) -> Outputs:
         if not self._has_ended:
             self._fail(problem)
         yield CloseStream()

@@ -6,11 +6,11 @@ translator, and a `harken.serve.live.connection.Line` for its messages if these 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from harken.serve.errors import RequestError, request_error
+from harken.serve.errors import RequestError
 from harken.serve.live.audio import AudioFormat
 from harken.serve.work.jobs import LiveUpdate
 from harken.streaming import StreamOptions
@@ -123,34 +123,28 @@ class StreamClosed:
 
 Output = OpenStream | Check | Audio | Flush | Mark | CloseStream | DropStream | HangUp | Any
 """What a translator wants done; all but commands are messages to send."""
+Outputs = Generator[Output, None, None]
+"""Each is done before the next is asked for; the error of a command that fails is raised where it was yielded."""
 
 
 class Translator(Protocol):
     """A protocol between a client and a live stream: what comes in, and what is to be done about it.
 
-    Outputs are taken one by one, and each is done before the next is asked for. Other methods may be called before a
-    generator goes on.
+    An error that a translator lets out ends the session for that reason.
     """
 
-    def opened(self) -> Iterable[Output]:
+    def opened(self) -> Outputs:
         """Return what to do once the client is connected, by default nothing."""
-        return ()
+        yield from ()
 
-    def received(self, message: Any) -> Iterable[Output]:
+    def received(self, message: Any) -> Outputs:
         """Take a message of the client."""
         ...
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Iterable[Output]:
-        """Take an update of the stream. Only messages and `HangUp` are allowed in return."""
+    def updated(self, update: LiveUpdate | StreamClosed) -> Outputs:
+        """Take an update of the stream, maybe before a generator goes on; it yields messages and `HangUp` alone."""
         ...
 
-    def failed(self, error: Exception) -> Iterable[Output]:
-        """Take the reason why a command could not be obeyed, before the output behind it is asked for.
-
-        By default it ends the session.
-        """
-        return self.ended(request_error(error))
-
-    def ended(self, problem: RequestError) -> Iterable[Output]:
-        """Return what to do so that the client gets its last results: the server ends the session for a reason."""
+    def ended(self, problem: RequestError) -> Outputs:
+        """Return what to do so that the client gets its last results: the session ends for a reason."""
         ...

@@ -7,7 +7,7 @@ has been heard, so a recording that is sent as fast as possible gets the replies
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from harken.serve.live.translator import (
     HangUp,
     Mark,
     OpenStream,
-    Output,
+    Outputs,
     StreamClosed,
     Translator,
 )
@@ -96,16 +96,16 @@ class VoskTranslator(Translator):
         self._segments: list[Segment] = []  # of the utterance that ends
         self._results: list[list[Segment]] = []  # of utterances that have ended, and have not been told
 
-    def received(self, message: str | bytes) -> Iterator[Output]:
+    def received(self, message: str | bytes) -> Outputs:
         try:
             if isinstance(message, bytes):
                 yield from self._take(message)
             else:
                 yield from self._obey(object_in(message, _unknown_message()))
         except HarkenError as error:
-            yield from self.ended(request_error(error, {"rate": "sample_rate"}))
+            raise request_error(error, {"rate": "sample_rate"}) from error
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
+    def updated(self, update: LiveUpdate | StreamClosed) -> Outputs:
         match update:
             case Interim():
                 self._partial = update.committed + update.tentative
@@ -125,13 +125,13 @@ class VoskTranslator(Translator):
             case Failed(failure=failure):
                 yield self._hang_up(request_error(failure))
 
-    def ended(self, problem: RequestError) -> Iterator[Output]:
+    def ended(self, problem: RequestError) -> Outputs:
         if self._is_open:
             yield CloseStream()
             self._is_open = False
         yield self._hang_up(problem)
 
-    def _take(self, audio: bytes) -> Iterator[Output]:
+    def _take(self, audio: bytes) -> Outputs:
         if not self._is_open:
             self._is_open = True
             options = TranscribeOptions(
@@ -141,7 +141,7 @@ class VoskTranslator(Translator):
         yield Audio(audio, self._format)
         yield Mark(HEARD)
 
-    def _obey(self, message: Mapping[str, Any]) -> Iterator[Output]:
+    def _obey(self, message: Mapping[str, Any]) -> Outputs:
         match message:
             case {"config": dict(config)}:
                 self._configure(config)

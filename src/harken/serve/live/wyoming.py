@@ -14,7 +14,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,18 +24,18 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from harken.decoding.logit_rules import fitting_hotwords
-from harken.errors import HarkenError, OptionError
+from harken.errors import OptionError
 from harken.option_types import checked_value
 from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.live.audio import AudioFormat
-from harken.serve.live.connection import IDLE, SEND_LIMIT_S, Session
+from harken.serve.live.connection import IDLE, SEND_LIMIT_S, Session, log_unforeseen
 from harken.serve.live.translator import (
     Audio,
     CloseStream,
     DropStream,
     HangUp,
     OpenStream,
-    Output,
+    Outputs,
     StreamClosed,
     Translator,
 )
@@ -90,7 +90,7 @@ class WyomingTranslator(Translator):
         self._texts: list[str] = []
         self._language: str | None = None
 
-    def received(self, message: WyomingEvent) -> Iterator[Output]:
+    def received(self, message: WyomingEvent) -> Outputs:
         try:
             match message.type:
                 case "describe":
@@ -107,10 +107,16 @@ class WyomingTranslator(Translator):
                     yield from self._stop()
                 case _ if message.type == END_OF_INPUT:
                     yield HangUp(NORMAL, "the client has sent all")
-        except HarkenError as error:
+        except Exception as error:
+            log_unforeseen(error)
             yield _error_event(error)
+            if message.type.startswith("audio-"):
+                self._is_open, self._has_failed = False, True
+                yield DropStream()
+            if message.type == "audio-stop":
+                yield from self._stop()
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
+    def updated(self, update: LiveUpdate | StreamClosed) -> Outputs:
         match update:
             case Failed(failure=failure):
                 self._is_open, self._has_failed = False, True
@@ -123,12 +129,7 @@ class WyomingTranslator(Translator):
                 self._texts.append(text)
                 yield encode_event("transcript-chunk", {"text": text})
 
-    def failed(self, error: Exception) -> Iterator[Output]:
-        self._is_open, self._has_failed = False, True
-        yield _error_event(error)
-        yield DropStream()
-
-    def ended(self, problem: RequestError) -> Iterator[Output]:
+    def ended(self, problem: RequestError) -> Outputs:
         if problem.code == INVALID_FRAME:
             yield _error_event(problem)
         elif problem.code != IDLE and self._is_open:
@@ -142,7 +143,7 @@ class WyomingTranslator(Translator):
         self._model = self._service.models.resolve(name or self._service.models.ids[0])
         self._options = transcribe_options(data)
 
-    def _start(self, data: Mapping[str, Any]) -> Iterator[Output]:
+    def _start(self, data: Mapping[str, Any]) -> Outputs:
         """Begin an utterance; one that has not been stopped is lost."""
         self._is_open, self._has_failed = False, True
         self._texts, self._language = [], None
@@ -152,18 +153,13 @@ class WyomingTranslator(Translator):
             self._is_open, self._has_failed = True, False
             yield OpenStream(self._model, self._options, STREAM_OPTIONS)
 
-    def _take(self, event: WyomingEvent) -> Iterator[Output]:
+    def _take(self, event: WyomingEvent) -> Outputs:
         if not (self._is_open or self._has_failed):
             yield from self._start(event.data)
         if self._is_open:
-            try:
-                audio = Audio(event.payload, _audio_format(event.data))
-            except OptionError as error:
-                yield from self.failed(error)
-            else:
-                yield audio
+            yield Audio(event.payload, _audio_format(event.data))
 
-    def _stop(self) -> Iterator[Output]:
+    def _stop(self) -> Outputs:
         """Answer the utterance; end the connection if there is no answer."""
         if self._is_open:
             yield CloseStream()
