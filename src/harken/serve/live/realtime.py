@@ -23,7 +23,6 @@ from harken.serve.guard import TICKET_S, Ticket, Tickets, given_keys
 from harken.serve.live.connection import IDLE, SESSION_LIMIT, log_unforeseen, serve_socket
 from harken.serve.live.realtime_config import (
     MAX_NAME_CHARS,
-    OF_WORDS,
     SessionConfig,
     invalid_value,
     option_paths,
@@ -38,7 +37,6 @@ from harken.serve.live.translator import (
     CloseStream,
     Flush,
     HangUp,
-    OpenStream,
     Outputs,
     StreamClosed,
     Translator,
@@ -107,7 +105,8 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         """Return a ticket for sessions that begin with an update, and their configuration."""
         config = updated_config(SessionConfig(), session)
         try:
-            await service.check(config.model, config.transcribe_options(), speakers=config.speakers)
+            stream = config.stream()
+            await service.check(stream.model, stream.options, speakers=stream.speakers)
         except HarkenError as error:
             raise request_error(error, option_paths(session)) from error
         given = _checked_body({} if expires_after is None else expires_after, ("anchor", "seconds"), f"{path}.")
@@ -198,7 +197,7 @@ class RealtimeSession(Translator):
         self._id, self._query = new_id("sess"), query
         self._configure(config)
         self._is_open = self._is_refused = False
-        self._opened_with = config
+        self._opened_with = self._stream
         self._next_start_s = self._received_s = 0.0
         self._event_id: str | None = None
         self._paths: Mapping[str, str] = option_paths(None)
@@ -277,7 +276,7 @@ class RealtimeSession(Translator):
                 paths["format"], config.format, f"{self._config.format} at its rate, as audio has come in it"
             )
         try:
-            yield Check(_stream(config))
+            yield Check(config.stream())
         except Exception as error:
             log_unforeseen(error)
             raise request_error(error, paths) from error
@@ -294,7 +293,7 @@ class RealtimeSession(Translator):
         if not data or self._is_refused:
             return
         try:
-            if not self._is_open or self._opened_with != self._stream_config:
+            if not self._is_open or self._opened_with != self._stream:
                 yield from self._open_stream()
             self._received_s += len(data) / self._config.audio_format.bytes_per_s
             yield Audio(data, self._config.audio_format)
@@ -306,12 +305,11 @@ class RealtimeSession(Translator):
 
     def _open_stream(self) -> Outputs:
         """Open a stream, behind one that was opened with another configuration."""
-        config = self._opened_with = self._stream_config
-        self._next_start_s = self._received_s
+        self._opened_with, self._next_start_s = self._stream, self._received_s
         if not self._is_open:
-            self._turns.end_stream(self._next_start_s, config)
+            self._turns.end_stream(self._next_start_s, self._opened_with)
         self._is_open = True
-        yield _stream(config)
+        yield self._opened_with
 
     def _check_silence(self) -> Outputs:
         turns = self._config.turns
@@ -341,13 +339,9 @@ class RealtimeSession(Translator):
         """Seconds of audio that belong to no item yet, to the microsecond: sums of floats are a little off."""
         return round(self._received_s - self._turns.committed_s, 6)
 
-    @property
-    def _stream_config(self) -> SessionConfig:
-        """The configuration as far as it matters to the stream."""
-        return replace(self._config, include=tuple(OF_WORDS.intersection(self._config.include)))
-
     def _configure(self, config: SessionConfig) -> None:
         self._config = self._turns.config = config
+        self._stream = config.stream()
 
     def _session_event(self, kind: str) -> str:
         prefix, show = (
@@ -370,18 +364,6 @@ class RealtimeSession(Translator):
         }
     )
     """What takes the events of clients, and their fields beside the type and the id."""
-
-
-def _stream(config: SessionConfig) -> OpenStream:
-    """Return the stream of a configuration."""
-    return OpenStream(
-        config.model,
-        config.transcribe_options(),
-        config.stream_options(),
-        is_bounded=False,
-        speakers=config.speakers,
-        whole_turns=config.whole_turns,
-    )
 
 
 def _read_json(message: str | bytes) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from harken.errors import OptionError
 from harken.serve.errors import RequestError, request_error
 from harken.serve.live.audio import RATES_HZ, AudioFormat
+from harken.serve.live.translator import OpenStream
 from harken.streaming import StreamOptions
 from harken.text import from_language_tag, from_language_tags
 from harken.transcribe import TranscribeOptions
@@ -31,8 +32,6 @@ LOGPROBS, INTERIM, SEGMENTS = (
     "harken.segments",
 )
 INCLUDES = (LOGPROBS, INTERIM, SEGMENTS)
-OF_WORDS = frozenset({LOGPROBS, SEGMENTS})
-"""Includes for which the stream finds the words of its segments."""
 DIARIZING_MODEL = "gpt-4o-transcribe-diarize"
 """Name of a model by which clients ask for segments with their speakers; like OpenAI's other names it means any."""
 DELAYS: Mapping[str, str] = MappingProxyType(
@@ -97,26 +96,42 @@ class SessionConfig:
         return self.model == DIARIZING_MODEL
 
     @property
-    def whole_turns(self) -> bool:
-        """True if turns are transcribed once more when they are committed: utterances do not stand alone in a file.
-
-        Speakers are known of the stream alone, so their segments are those of its utterances.
-        """
-        return self.turns is None and not self.speakers
-
-    @property
     def audio_format(self) -> AudioFormat:
         """Format and rate of the audio."""
         return AudioFormat(format=ENCODINGS[self.format], rate=self.rate_hz)
 
-    def transcribe_options(self) -> TranscribeOptions:
-        """Return the options of the transcription.
+    def stream(self) -> OpenStream:
+        """Return the stream of this configuration.
+
+        A turn has the text of a file with its samples. One that the server detects is an utterance, whose final is
+        exact for that. One that a client commits has several, which do not stand alone in a file: it is transcribed
+        behind the stream. Speakers are known of the stream alone, so their segments are those of its utterances.
 
         Raises
         ------
         OptionError
-            If one is not allowed.
+            If an option is not allowed.
         """
+        whole_turns = self.turns is None and not self.speakers
+        if self.turns is None:
+            stream_options = StreamOptions(
+                delay=DELAYS[self.delay], finals="streamed" if whole_turns else "exact"
+            )
+        else:
+            sentence_pause_s, pause_s = self.turns.pauses_s
+            stream_options = StreamOptions(
+                delay=DELAYS[self.delay], finals="turns", sentence_pause_s=sentence_pause_s, pause_s=pause_s
+            )
+        return OpenStream(
+            self.model,
+            self._transcribe_options(),
+            stream_options,
+            is_bounded=False,
+            speakers=self.speakers,
+            whole_turns=whole_turns,
+        )
+
+    def _transcribe_options(self) -> TranscribeOptions:
         speech = {}
         if self.turns and self.turns.type == "server_vad":
             pad_s = self.turns.prefix_padding_ms / 1000
@@ -131,21 +146,8 @@ class SessionConfig:
             languages=from_language_tags(self.languages),
             initial_prompt=self.prompt,
             hotwords=self.keywords,
-            word_timestamps=not OF_WORDS.isdisjoint(self.include),
+            word_timestamps=LOGPROBS in self.include or SEGMENTS in self.include,
             **speech,  # type: ignore[arg-type]
-        )
-
-    def stream_options(self) -> StreamOptions:
-        """Return the options of the stream.
-
-        A turn has the text of a file with its samples. One that the server detects is an utterance, whose final is
-        exact for that. One that a client commits is transcribed behind the stream, if it is whole.
-        """
-        if self.turns is None:
-            return StreamOptions(delay=DELAYS[self.delay], finals="streamed" if self.whole_turns else "exact")
-        sentence_pause_s, pause_s = self.turns.pauses_s
-        return StreamOptions(
-            delay=DELAYS[self.delay], finals="turns", sentence_pause_s=sentence_pause_s, pause_s=pause_s
         )
 
 
@@ -177,8 +179,7 @@ def updated_config(config: SessionConfig, session: Any) -> SessionConfig:
     """
     changed = _read_group(_SESSION, session, "session", config)
     try:
-        changed.transcribe_options()
-        changed.stream_options()
+        changed.stream()
     except OptionError as error:
         raise request_error(error, option_paths(session)) from None
     return changed

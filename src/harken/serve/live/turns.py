@@ -18,6 +18,7 @@ from harken.formats import main_speaker
 from harken.results import Segment, Word
 from harken.serve.errors import RequestError
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig
+from harken.serve.live.translator import OpenStream
 from harken.serve.rest.transcripts import logprobs_json
 from harken.serve.work.jobs import Flushed, Transcribed
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
@@ -177,12 +178,6 @@ class Turns:
     ----------
     config : SessionConfig
         It says what the client wants beside the usual.
-    detects : bool
-        True if the open stream ends turns, False if only commits do.
-    whole : bool
-        True if it brings turns transcribed as a whole.
-    stream_start_s : float
-        Time in the session at which the open stream began.
     committed_s : float
         Time in the session up to which the audio belongs to items, or was cleared.
     active_s : float
@@ -191,9 +186,13 @@ class Turns:
 
     def __init__(self, writer: EventWriter, config: SessionConfig) -> None:
         self.config = config
-        self.detects, self.whole = True, False
-        self.stream_start_s = self.committed_s = self.active_s = 0.0
+        self.committed_s = self.active_s = 0.0
         self._writer = writer
+        self._start_s = 0.0  # time in the session at which the open stream began
+        self._detects, self._whole = (
+            True,
+            False,
+        )  # if it ends turns, and if it brings them transcribed as a whole
         self._item: Item | None = None
         self._previous_id: str | None = None
         self._marks: deque[Mark] = deque()
@@ -227,15 +226,14 @@ class Turns:
 
     def update(self, update: Event | Flushed | Transcribed) -> Iterator[str]:
         """Take an update of the stream."""
-        mark = self._marks[0] if self._marks else None
         match update:
             case Flushed(token=token):
-                if token is mark and mark is not None:
+                if token is not None and token is self._mark:
                     yield from self._pass(self._marks.popleft())
-            case _ if isinstance(mark, Clear):
+            case _ if isinstance(self._mark, Clear):
                 return
             case SpeechStarted(audio_s=audio_s):
-                yield from self._start_speech(self.stream_start_s + audio_s, mark)
+                yield from self._start_speech(self._start_s + audio_s)
             case Interim():
                 yield from self._add_words(update)
             case FinalSegment(segment=segment):
@@ -243,12 +241,12 @@ class Turns:
             case Transcribed(segments=segments):
                 yield from self._add_transcription(segments)
             case SpeechEnded(audio_s=audio_s, reason=reason):
-                yield from self._end_speech(self.stream_start_s + audio_s, reason)
+                yield from self._end_speech(self._start_s + audio_s, reason)
 
-    def end_stream(self, next_start_s: float, config: SessionConfig) -> None:
+    def end_stream(self, next_start_s: float, opened_with: OpenStream) -> None:
         """Note that the stream has ended, and what the next one begins with."""
-        self.stream_start_s, self._is_continued = next_start_s, False
-        self.detects, self.whole = config.turns is not None, config.whole_turns
+        self._start_s, self._is_continued = next_start_s, False
+        self._detects, self._whole = opened_with.stream_options.finals == "turns", opened_with.whole_turns
 
     def fail(self, problem: RequestError, end_s: float) -> Iterator[str]:
         """Report that nothing comes of the turns in progress, up to a time."""
@@ -258,6 +256,11 @@ class Turns:
             yield self._writer.transcription("failed", item.id, error=problem.body()["error"])
         self._marks.clear()
         self._item = None
+
+    @property
+    def _mark(self) -> Mark | None:
+        """The mark whose flush is answered next."""
+        return self._marks[0] if self._marks else None
 
     def _pass(self, mark: Mark) -> Iterator[str]:
         """Answer a mark, as the stream has been flushed."""
@@ -273,10 +276,10 @@ class Turns:
                 yield from self._announce(item)
                 yield from self._complete(item)
 
-    def _start_speech(self, start_s: float, mark: Mark | None) -> Iterator[str]:
-        if isinstance(mark, SilenceCheck):
-            mark.heard = True
-        if not self.detects or isinstance(mark, Commit) or self._is_continued:
+    def _start_speech(self, start_s: float) -> Iterator[str]:
+        if isinstance(self._mark, SilenceCheck):
+            self._mark.heard = True
+        if not self._detects or isinstance(self._mark, Commit) or self._is_continued:
             return
         self._item = self._item or self._new_item(start_s)
         yield self._writer.event(
@@ -292,21 +295,21 @@ class Turns:
                 item_id=item.id,
                 committed=item.shown,
                 tentative=interim.tentative if item.shown else interim.tentative.lstrip(),
-                audio_end_ms=_ms(self.stream_start_s + interim.audio_s),
+                audio_end_ms=_ms(self._start_s + interim.audio_s),
             )
 
     def _add_segment(self, segment: Segment) -> Iterator[str]:
         item = self._target()
         delta, words = item.finish(segment)
         yield from self._delta(item, delta, words)
-        if not self.whole:
+        if not self._whole:
             item.transcribe([segment])
-            yield from self._segments(item, [segment], self.stream_start_s)
+            yield from self._segments(item, [segment], self._start_s)
 
     def _add_transcription(self, segments: Iterable[Segment]) -> Iterator[str]:
         item = self._target()
         item.transcribe(segments)
-        yield from self._segments(item, segments, max(item.start_s, self.stream_start_s))
+        yield from self._segments(item, segments, max(item.start_s, self._start_s))
 
     def _segments(self, item: Item, segments: Iterable[Segment], start_s: float) -> Iterator[str]:
         """Yield the events of segments of the transcript, whose times begin at one in the session."""
@@ -343,7 +346,7 @@ class Turns:
         self._target().end_utterance()
         self.active_s = max(self.active_s, end_s)
         item = self._item
-        if self.detects and item and not (self._marks and isinstance(self._marks[0], Commit)):
+        if self._detects and item and not isinstance(self._mark, Commit):
             item.end_s = end_s
             self.committed_s = max(self.committed_s, end_s)
             self._item = None
@@ -377,8 +380,7 @@ class Turns:
 
     def _target(self) -> Item:
         """Return the item that the present updates of the stream belong to."""
-        mark = self._marks[0] if self._marks else None
-        return mark.item if isinstance(mark, Commit) else self._current_item()
+        return self._mark.item if isinstance(self._mark, Commit) else self._current_item()
 
     def _current_item(self) -> Item:
         """Return the item of the turn in progress; without turn detection it begins where the last one ended."""
