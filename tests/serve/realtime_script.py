@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
-from collections import Counter
 from contextlib import suppress
 from functools import cache
 from typing import Any, get_args
@@ -45,17 +45,12 @@ class Script:
     """A session that is told what happens; what it sends is checked."""
 
     def __init__(self, config: SessionConfig | None = None, **options: Any) -> None:
-        ids: Counter[str] = Counter()
-
-        def next_id(prefix: str) -> str:
-            ids[prefix] += 1
-            return f"{prefix}_{ids[prefix]}"
-
         self._strict = options.pop("strict", True)
         self._beta = options.get("beta", False)
-        self.session = RealtimeSession(config or SessionConfig(), resolve_model, new_id=next_id, **options)
+        self.session = RealtimeSession(config or SessionConfig(), resolve_model, **options)
         self.flushes: list[object] = []  # tokens of those that have not been answered
         self.refusal: HarkenError | None = None  # of every stream
+        self._ids: dict[str, str] = {}  # as they are shown, numbered as they come
 
     def open(self) -> list[Any]:
         return self.done(self.session.opened())
@@ -101,11 +96,15 @@ class Script:
             self.flushes.append(output.token)
         if not isinstance(output, str):
             return output
-        event = json.loads(output)
+        event = json.loads(re.sub(r"\b([a-z]+)_[0-9a-f]{24}", self._shown_id, output))
         self._beta |= event["type"].startswith("transcription_session.")
         check_event(event, beta=self._beta, strict=self._strict)
         del event["event_id"]
         return event
+
+    def _shown_id(self, id: re.Match[str]) -> str:
+        of_its_kind = [shown for shown in self._ids if shown.startswith(id[1])]
+        return self._ids.setdefault(id[0], f"{id[1]}_{len(of_its_kind) + 1}")
 
 
 def check_event(event: dict[str, Any], *, beta: bool = False, strict: bool = True) -> None:

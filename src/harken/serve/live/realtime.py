@@ -6,7 +6,6 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from secrets import token_hex
 from time import time
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -24,11 +23,11 @@ from harken.serve.live.connection import IDLE, SESSION_LIMIT, log_unforeseen, se
 from harken.serve.live.realtime_config import (
     MAX_NAME_CHARS,
     SessionConfig,
+    checked_object,
     invalid_value,
     option_paths,
     shown_beta_config,
     shown_config,
-    unknown_parameter,
     updated_config,
 )
 from harken.serve.live.translator import (
@@ -41,7 +40,7 @@ from harken.serve.live.translator import (
     StreamClosed,
     Translator,
 )
-from harken.serve.live.turns import EventWriter, Turns
+from harken.serve.live.turns import EventWriter, Turns, new_id
 from harken.serve.rest.forms import received_body
 from harken.serve.service import Service
 from harken.serve.work.jobs import Failed, LiveUpdate
@@ -84,7 +83,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
     async def client_secrets(request: Request) -> Response:
         """Make a short-lived key for a browser: OpenAI's Realtime API."""
         _refuse_tickets(tickets, request.headers)
-        body = _checked_body(await _read_body(request), ("expires_after", "session"))
+        body = checked_object(await _read_body(request), "", ("expires_after", "session"))
         ticket, config = await make_ticket(
             body.get("session") or {}, body.get("expires_after"), "expires_after"
         )
@@ -95,7 +94,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         """Make a short-lived key for a browser, in the beta dialect."""
         _refuse_tickets(tickets, request.headers)
         body = await _read_body(request)
-        secret = _checked_body(body.pop("client_secret", None) or {}, ("expires_at",))
+        secret = checked_object(body.pop("client_secret", None) or {}, "client_secret", ("expires_at",))
         ticket, config = await make_ticket(body, secret.get("expires_at"), "client_secret.expires_at")
         session = shown_beta_config(config, new_id("sess"), None)
         secret = {"value": ticket.value, "expires_at": ticket.expires_at}
@@ -109,7 +108,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
             await service.check(stream.model, stream.options, speakers=stream.speakers)
         except HarkenError as error:
             raise request_error(error, option_paths(session)) from error
-        given = _checked_body({} if expires_after is None else expires_after, ("anchor", "seconds"), f"{path}.")
+        given = checked_object({} if expires_after is None else expires_after, path, ("anchor", "seconds"))
         if given.get("anchor", "created_at") != "created_at":
             raise invalid_value(f"{path}.anchor", given["anchor"], "'created_at'")
         seconds = given.get("seconds", TICKET_S)
@@ -122,11 +121,6 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         Route("/v1/realtime/client_secrets", client_secrets, methods=["POST"]),
         Route("/v1/realtime/transcription_sessions", transcription_sessions, methods=["POST"]),
     ]
-
-
-def new_id(prefix: str) -> str:
-    """Return an id that no other session, event or item has."""
-    return f"{prefix}_{token_hex(12)}"
 
 
 def _first_config(tickets: Tickets, headers: Headers) -> SessionConfig:
@@ -154,15 +148,6 @@ async def _read_body(request: Request) -> dict[str, Any]:
     return _read_json(body) if body.strip() else {}
 
 
-def _checked_body(value: Any, known: tuple[str, ...], path: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise invalid_value(path.rstrip(".") or "body", value, "an object", "invalid_type")
-    for key in value:
-        if key not in known:
-            raise unknown_parameter(path, key)
-    return value
-
-
 class RealtimeSession(Translator):
     """The translator of a session.
 
@@ -177,8 +162,6 @@ class RealtimeSession(Translator):
         True for the beta dialect; a client that sends its events switches to it.
     query : mapping
         Parameters of the address: the intent, and a model.
-    new_id : callable
-        Makes ids with a prefix.
     """
 
     def __init__(
@@ -189,10 +172,9 @@ class RealtimeSession(Translator):
         expires_at: int | None = None,
         beta: bool = False,
         query: Mapping[str, str] = MappingProxyType({}),
-        new_id: Callable[[str], str] = new_id,
     ) -> None:
         self._resolve_model, self._expires_at = resolve_model, expires_at
-        self._writer = EventWriter(beta, new_id)
+        self._writer = EventWriter(beta)
         self._turns = Turns(self._writer, config)
         self._id, self._query = new_id("sess"), query
         self._configure(config)
@@ -214,7 +196,7 @@ class RealtimeSession(Translator):
         try:
             event = _read_json(message)
             self._event_id = _client_event_id(event)
-            handle, *names = self._HANDLERS[_check_event(event, self._HANDLERS)]
+            handle, *names = self._handler(event)
             yield from handle(self, *(event[name] for name in names))
         except RequestError as error:
             yield self._writer.error(error, self._event_id)
@@ -268,6 +250,27 @@ class RealtimeSession(Translator):
             return None if model.startswith(CONVERSATIONAL) else error
         self._configure(replace(self._config, model=model))
         return None
+
+    def _handler(self, event: dict[str, Any]) -> tuple[Any, ...]:
+        """Return what takes an event, and the names of the fields that it takes; all of them are there, and no others.
+
+        Raises
+        ------
+        RequestError
+            If it is not an event of transcription sessions, or has a field too few or too many.
+        """
+        name = event.get("type")
+        if name is None:
+            raise RequestError("the event has no type", code="missing_required_parameter", param="type")
+        if not isinstance(name, str) or name not in self._HANDLERS:
+            raise invalid_value("type", name, ", ".join(self._HANDLERS))
+        handler = self._HANDLERS[name]
+        for field in handler[1:]:
+            if field not in event:
+                message = f"an event of type {name} has no {field}"
+                raise RequestError(message, code="missing_required_parameter", param=field)
+        checked_object(event, "", ("type", "event_id", *handler[1:]))
+        return handler
 
     def _update(self, session: Any) -> Outputs:
         config, paths = updated_config(self._config, session), option_paths(session)
@@ -376,30 +379,6 @@ def _client_event_id(event: dict[str, Any]) -> str | None:
     """Return the id that the client has given to an event, None if it is not usable."""
     event_id = event.get("event_id")
     return event_id if isinstance(event_id, str) and len(event_id) <= MAX_EVENT_ID_CHARS else None
-
-
-def _check_event(event: dict[str, Any], known: Mapping[str, tuple[Any, ...]]) -> str:
-    """Return the type of an event of a client, which is known with its fields.
-
-    Raises
-    ------
-    RequestError
-        If it is not an event of transcription sessions, or has a field too few or too many.
-    """
-    name = event.get("type")
-    if name is None:
-        raise RequestError("the event has no type", code="missing_required_parameter", param="type")
-    if not isinstance(name, str) or name not in known:
-        raise invalid_value("type", name, ", ".join(known))
-    _, *fields = known[name]
-    for field in fields:
-        if field not in event:
-            message = f"an event of type {name} has no {field}"
-            raise RequestError(message, code="missing_required_parameter", param=field)
-    for key in event:
-        if key not in ("type", "event_id", *fields):
-            raise unknown_parameter("", key)
-    return name
 
 
 def _decoded_audio(audio: Any) -> bytes:

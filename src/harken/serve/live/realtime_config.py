@@ -7,7 +7,7 @@ configuration so far.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import MappingProxyType
@@ -230,10 +230,16 @@ def invalid_value(path: str, value: Any, allowed: str, code: str = "invalid_valu
     return RequestError(f"{path}={shown}: allowed is {allowed}", code=code, param=path)
 
 
-def unknown_parameter(path: str, key: str, allowed: str = "") -> RequestError:
-    """Return the error for a key that is not known, behind the path of what it is in."""
-    unknown = f"{path}{key[:MAX_SHOWN_CHARS]}"
-    return RequestError(f"unknown parameter: {unknown}{allowed}", code="unknown_parameter", param=unknown)
+def checked_object(value: Any, path: str, known: Iterable[str]) -> dict[str, Any]:
+    """Return an object at a path, ``""`` for that of the whole message, once all its keys are known."""
+    if not isinstance(value, dict):
+        raise invalid_value(path or "body", value, "an object", "invalid_type")
+    for key in value:
+        if key not in known:
+            unknown = f"{path}.{key[:MAX_SHOWN_CHARS]}".removeprefix(".")
+            message = f"unknown parameter: {unknown}; allowed is {', '.join(known)}"
+            raise RequestError(message, code="unknown_parameter", param=unknown)
+    return value
 
 
 def _shown_session(
@@ -258,18 +264,9 @@ def _shown_turns(turns: TurnDetection | None) -> dict[str, Any] | None:
 
 def _read_group(readers: Mapping[str, Reader], value: Any, path: str, config: SessionConfig) -> SessionConfig:
     """Read an object key by key."""
-    for key, item in _as_object(value, path, readers).items():
+    for key, item in checked_object(value, path, readers).items():
         config = readers[key](item, f"{path}.{key}", config)
     return config
-
-
-def _as_object(value: Any, path: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise invalid_value(path, value, "an object", "invalid_type")
-    for key in value:
-        if key not in known:
-            raise unknown_parameter(f"{path}.", key, f"; allowed is {', '.join(known)}")
-    return value
 
 
 def _one_of(value: Any, path: str, allowed: Mapping[str, Any] | tuple[str, ...]) -> str:
@@ -328,7 +325,7 @@ def _include(value: Any, path: str, config: SessionConfig) -> SessionConfig:
 
 
 def _format(value: Any, path: str, config: SessionConfig) -> SessionConfig:
-    given = _as_object(value, path, {"type": None, "rate": None})
+    given = checked_object(value, path, ("type", "rate"))
     format = _one_of(given.get("type", PCM), f"{path}.type", tuple(ENCODINGS))
     usual, low, high = (PCM_RATE_HZ, RATES_HZ[0], RATES_HZ[-1]) if format == PCM else (TELEPHONE_RATE_HZ,) * 3
     rate_hz = _integer(given.get("rate", usual), f"{path}.rate", low, high)
@@ -345,7 +342,7 @@ def _beta_format(value: Any, path: str, config: SessionConfig) -> SessionConfig:
 def _noise_reduction(value: Any, path: str) -> None:
     """Check what is not done: the models are trained on noisy speech, and the effective configuration says null."""
     if value is not None:
-        given = _as_object(value, path, {"type": None, "strength": None})
+        given = checked_object(value, path, ("type", "strength"))
         _one_of(given.get("type", "near_field"), f"{path}.type", ("near_field", "far_field"))
 
 
@@ -368,7 +365,7 @@ def _transcription(value: Any, path: str, config: SessionConfig) -> SessionConfi
 def _turn_detection(value: Any, path: str, config: SessionConfig) -> SessionConfig:
     if value is None:
         return replace(config, turn_detection=None)
-    given = _as_object(value, path, _TURN_DETECTION)
+    given = checked_object(value, path, _TURN_DETECTION)
     checked = {key: _TURN_DETECTION[key](item, f"{path}.{key}") for key, item in given.items()}
     turns = config.turns or TurnDetection()
     if checked.get("type", turns.type) != turns.type:

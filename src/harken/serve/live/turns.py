@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Any
 
 from harken.formats import main_speaker
@@ -24,6 +25,11 @@ from harken.serve.work.jobs import Flushed, Transcribed
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
 
 
+def new_id(prefix: str) -> str:
+    """Return an id that no other session, event or item has."""
+    return f"{prefix}_{token_hex(12)}"
+
+
 class EventWriter:
     """A writer of the server's events.
 
@@ -31,16 +37,14 @@ class EventWriter:
     ----------
     beta : bool
         True for the beta dialect.
-    new_id : callable
-        Makes ids with a prefix.
     """
 
-    def __init__(self, beta: bool, new_id: Callable[[str], str]) -> None:
-        self.beta, self.new_id = beta, new_id
+    def __init__(self, beta: bool) -> None:
+        self.beta = beta
 
     def event(self, type: str, **fields: Any) -> str:
         """Return an event."""
-        return json.dumps({"type": type, "event_id": self.new_id("event")} | fields, separators=(",", ":"))
+        return json.dumps({"type": type, "event_id": new_id("event")} | fields, separators=(",", ":"))
 
     def error(self, error: RequestError, event_id: str | None = None) -> str:
         """Return an error event; the session goes on."""
@@ -331,7 +335,7 @@ class Turns:
         return self._writer.transcription(
             "segment",
             item.id,
-            id=self._writer.new_id("seg"),
+            id=new_id("seg"),
             text=segment.text.strip(),
             start=round(start_s + segment.start_s, 3),
             end=round(start_s + segment.end_s, 3),
@@ -388,7 +392,7 @@ class Turns:
         return self._item
 
     def _new_item(self, start_s: float) -> Item:
-        return Item(self._writer.new_id("item"), start_s, start_s)
+        return Item(new_id("item"), start_s, start_s)
 
 
 def _ms(seconds: float) -> int:
