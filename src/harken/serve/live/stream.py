@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
 from secrets import token_hex, token_urlsafe
 from types import MappingProxyType
 from typing import Any
@@ -71,26 +70,8 @@ STREAM_FIELDS = tuple(field.name for field in fields(StreamOptions))
 PARAMS = MappingProxyType({option: name for name, option in TRANSCRIBE_FIELDS.items()} | {"file": "audio"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
-    """The wish for a new stream.
-
-    Parameters
-    ----------
-    model : str or None
-        The server's default if None.
-    options : TranscribeOptions
-    stream_options : StreamOptions
-    audio : AudioFormat
-    speakers : bool
-        True to tell speakers apart.
-    """
-
-    model: str | None
-    options: TranscribeOptions
-    stream_options: StreamOptions
-    audio: AudioFormat
-    speakers: bool
+Hello = tuple[OpenStream, AudioFormat]
+"""The wish for a new stream, and the format of its audio; the model ``""`` is the server's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,29 +155,30 @@ class _Streams:
         if isinstance(wanted, Resume):
             stream, seq = self._find(wanted), wanted.seq
         else:
-            stream, seq = await self._open(wanted, captions), 0
+            stream, seq = await self._open(*wanted, captions), 0
         try:
             await stream.serve(line, seq)
         except RequestError as problem:
-            if problem.code not in RESUMABLE:
-                await self._forget(stream)
+            stream.refused |= problem.code not in RESUMABLE
             raise
         finally:
             if stream.refused:
                 await self._forget(stream)
 
-    async def _open(self, hello: Hello, captions: str | None) -> ResumableStream:
+    async def _open(self, wish: OpenStream, audio: AudioFormat, captions: str | None) -> ResumableStream:
         """Open a stream. Of those that hold no slot and nobody, the oldest cannot be resumed when there are many."""
         idle = [stream for stream in self._streams.values() if stream.idle]
         for stream in idle[: max(0, len(idle) - self._service.options.max_streams)]:
             await self._forget(stream)
-        model = self._service.models.resolve(hello.model or self._service.models.ids[0])
+        wish = replace(wish, model=self._service.models.resolve(wish.model or self._service.models.ids[0]))
         try:
-            plan = await self._service.plan(model, hello.options, hello.stream_options, speakers=hello.speakers)
+            plan = await self._service.plan(
+                wish.model, wish.options, wish.stream_options, speakers=wish.speakers
+            )
         except Exception as error:
             log_unforeseen(error)
             raise request_error(error, PARAMS) from error
-        stream = ResumableStream(self._service, hello, model, plan, self._forget, captions)
+        stream = ResumableStream(self._service, wish, audio, plan, self._forget, captions)
         self._streams[stream.id] = stream
         return stream
 
@@ -223,9 +205,9 @@ class ResumableStream(Translator):
     Parameters
     ----------
     service : Service
-    hello : Hello
-    model : str
-        Id of its model.
+    wish : OpenStream
+        What it is opened with at its first audio.
+    audio : AudioFormat
     plan : LatencyPlan
         What its client is told of its latency.
     on_expiry : coroutine function
@@ -245,20 +227,20 @@ class ResumableStream(Translator):
     def __init__(
         self,
         service: Service,
-        hello: Hello,
-        model: str,
+        wish: OpenStream,
+        audio: AudioFormat,
         plan: LatencyPlan,
         on_expiry: Callable[[ResumableStream], Coroutine[Any, Any, None]],
         captions: str | None,
     ) -> None:
         self.id, self.token = token_hex(8), token_urlsafe(24)
         self.refused = False
-        self._service, self._hello, self._model, self._plan = service, hello, model, plan
+        self._service, self._wish, self._audio, self._plan = service, wish, audio, plan
         self._log = ReplayLog()
         self._is_open = self._has_ended = False
         self._n_bytes = self._n_flushes = 0
         self._failure: RequestError | None = None
-        self._turn, self._taken_over, self._n_waiting = asyncio.Lock(), asyncio.Event(), 0
+        self._turn, self._taken_over = asyncio.Lock(), asyncio.Event()
         self._on_expiry = on_expiry
         self._expiry: asyncio.Task[None] | None = None
         limit_s = service.options.session_limit_s
@@ -277,16 +259,23 @@ class ResumableStream(Translator):
         RequestError
             To be told to its client, before it is closed.
         """
-        async with self._connected() as taken_over:
-            first, last = self._log.forgotten, self._log.last
-            if not first <= seq <= last:
-                message = f"seq={seq}: allowed is {first} to {last}; earlier messages are not kept any more"
-                raise RequestError(message, code=NOT_KEPT, param="seq")
-            with self._service.in_progress():
-                await line.send(self._ready(seq))
-                first = await first_of(self.session.serve(line, seq), taken_over.wait())
-            if first == 1:
-                raise RequestError("another connection has resumed this session", code=TAKEN_OVER)
+        self._taken_over.set()
+        self._taken_over = taken_over = asyncio.Event()  # which a newer connection sets, and waits for its turn
+        async with self._turn:
+            if self._expiry:
+                self._expiry.cancel()
+            try:
+                first, last = self._log.forgotten, self._log.last
+                if not first <= seq <= last:
+                    message = f"seq={seq}: allowed is {first} to {last}; earlier messages are not kept any more"
+                    raise RequestError(message, code=NOT_KEPT, param="seq")
+                with self._service.in_progress():
+                    await line.send(self._ready(seq))
+                    ended = await first_of(self.session.serve(line, seq), taken_over.wait())
+                if ended == 1:
+                    raise RequestError("another connection has resumed this session", code=TAKEN_OVER)
+            finally:
+                self._expiry = asyncio.create_task(self._expire())
 
     def received(self, message: dict[str, Any] | bytes) -> Outputs:
         try:
@@ -307,9 +296,8 @@ class ResumableStream(Translator):
                 self._n_bytes += len(message)
                 if not self._is_open:
                     self._is_open = True
-                    hello = self._hello
-                    yield OpenStream(self._model, hello.options, hello.stream_options, speakers=hello.speakers)
-                yield Audio(message, self._hello.audio)
+                    yield self._wish
+                yield Audio(message, self._audio)
             case {"type": "flush"}:
                 self._n_flushes += 1
                 if self._is_open:
@@ -360,8 +348,8 @@ class ResumableStream(Translator):
             "type": "ready",
             "session": self.id,
             "resume_token": self.token,
-            "model": self._model,
-            "delay": self._hello.stream_options.delay,
+            "model": self._wish.model,
+            "delay": self._wish.stream_options.delay,
             "bound_ms": self._plan.bound.total_ms,
             "resume_s": self._service.options.resume_s,
             "received": self._n_bytes,
@@ -369,23 +357,6 @@ class ResumableStream(Translator):
             "ended": self._has_ended,
             "seq": seq,
         }
-
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[asyncio.Event]:
-        """Belong to a connection; the event tells that a newer one takes the stream over, and waits for its turn."""
-        self._n_waiting += 1
-        self._taken_over.set()
-        async with self._turn:
-            self._n_waiting -= 1
-            if self._expiry:
-                self._expiry.cancel()
-            self._taken_over = asyncio.Event()
-            if self._n_waiting:
-                self._taken_over.set()
-            try:
-                yield self._taken_over
-            finally:
-                self._expiry = asyncio.create_task(self._expire())
 
     async def _expire(self) -> None:
         await asyncio.sleep(self._service.options.resume_s)
@@ -419,7 +390,7 @@ def parse_first_message(message: Mapping[str, Any]) -> Hello | Resume:
 
 
 def _hello(given: dict[str, Any]) -> Hello:
-    model = checked_value("model", given.pop("model", None), str | None)
+    model = checked_value("model", given.pop("model", None), str | None) or ""
     speakers = checked_value("speakers", given.pop("speakers", False), bool)
     audio = given.pop("audio", {})
     if not isinstance(audio, dict):
@@ -430,13 +401,8 @@ def _hello(given: dict[str, Any]) -> Hello:
     if given:
         known = ("model", "language", "audio", "speakers", *TRANSCRIBE_FIELDS, *STREAM_FIELDS)
         raise OptionError(next(iter(given)), next(iter(given.values())), f"one of {', '.join(known)}")
-    return Hello(
-        model=model,
-        options=TranscribeOptions(language=language, **options),
-        stream_options=StreamOptions(**stream_options),
-        audio=AudioFormat(**_known(AudioFormat, audio)),
-        speakers=speakers,
-    )
+    wish = (model, TranscribeOptions(language=language, **options), StreamOptions(**stream_options))
+    return OpenStream(*wish, speakers=speakers), AudioFormat(**_known(AudioFormat, audio))
 
 
 def _known(kind: type[Any], given: dict[str, Any]) -> dict[str, Any]:
