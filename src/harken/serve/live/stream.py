@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from secrets import token_hex, token_urlsafe
 from types import MappingProxyType
@@ -68,7 +68,6 @@ TRANSCRIBE_FIELDS: Mapping[str, str] = MappingProxyType(
 """Fields of a hello, and the options of a transcription that they set."""
 STREAM_FIELDS = tuple(field.name for field in fields(StreamOptions))
 PARAMS = MappingProxyType({option: name for name, option in TRANSCRIBE_FIELDS.items()} | {"file": "audio"})
-
 
 Hello = tuple[OpenStream, AudioFormat]
 """The wish for a new stream, and the format of its audio; the model ``""`` is the server's default."""
@@ -163,13 +162,13 @@ class _Streams:
             raise
         finally:
             if stream.refused:
-                await self._forget(stream)
+                await stream.forget()
 
     async def _open(self, wish: OpenStream, audio: AudioFormat, captions: str | None) -> ResumableStream:
         """Open a stream. Of those that hold no slot and nobody, the oldest cannot be resumed when there are many."""
         idle = [stream for stream in self._streams.values() if stream.idle]
         for stream in idle[: max(0, len(idle) - self._service.options.max_streams)]:
-            await self._forget(stream)
+            await stream.forget()
         wish = replace(wish, model=self._service.models.resolve(wish.model or self._service.models.ids[0]))
         try:
             plan = await self._service.plan(
@@ -178,9 +177,7 @@ class _Streams:
         except Exception as error:
             log_unforeseen(error)
             raise request_error(error, PARAMS) from error
-        stream = ResumableStream(self._service, wish, audio, plan, self._forget, captions)
-        self._streams[stream.id] = stream
-        return stream
+        return ResumableStream(self._service, self._streams, wish, audio, plan, captions)
 
     def _find(self, resume: Resume) -> ResumableStream:
         stream = self._streams.get(resume.session)
@@ -193,11 +190,6 @@ class _Streams:
             raise RequestError(message, status=404, code="session_not_found", param="session")
         return stream
 
-    async def _forget(self, stream: ResumableStream) -> None:
-        """End a stream at once, and let nobody resume it."""
-        self._streams.pop(stream.id, None)
-        await stream.session.aclose()
-
 
 class ResumableStream(Translator):
     """A stream as its translator, and who is connected to it.
@@ -205,13 +197,13 @@ class ResumableStream(Translator):
     Parameters
     ----------
     service : Service
+    streams : dict
+        Those that may be resumed, by their id; it is one of them until it is forgotten.
     wish : OpenStream
         What it is opened with at its first audio.
     audio : AudioFormat
     plan : LatencyPlan
         What its client is told of its latency.
-    on_expiry : coroutine function
-        Called with it once it has not been resumed in time.
     captions : str or None
         As for `Session`.
 
@@ -227,21 +219,22 @@ class ResumableStream(Translator):
     def __init__(
         self,
         service: Service,
+        streams: dict[str, ResumableStream],
         wish: OpenStream,
         audio: AudioFormat,
         plan: LatencyPlan,
-        on_expiry: Callable[[ResumableStream], Coroutine[Any, Any, None]],
         captions: str | None,
     ) -> None:
         self.id, self.token = token_hex(8), token_urlsafe(24)
         self.refused = False
+        self._streams = streams
+        streams[self.id] = self
         self._service, self._wish, self._audio, self._plan = service, wish, audio, plan
         self._log = ReplayLog()
         self._is_open = self._has_ended = False
         self._n_bytes = self._n_flushes = 0
         self._failure: RequestError | None = None
         self._turn, self._taken_over = asyncio.Lock(), asyncio.Event()
-        self._on_expiry = on_expiry
         self._expiry: asyncio.Task[None] | None = None
         limit_s = service.options.session_limit_s
         self.session = Session(service, self, limit_s=limit_s, kept=self._log, captions=captions)
@@ -275,7 +268,13 @@ class ResumableStream(Translator):
                 if ended == 1:
                     raise RequestError("another connection has resumed this session", code=TAKEN_OVER)
             finally:
-                self._expiry = asyncio.create_task(self._expire())
+                self._expiry = asyncio.create_task(self.forget(self._service.options.resume_s))
+
+    async def forget(self, after_s: float = 0.0) -> None:
+        """End it, now or after some seconds, and let nobody resume it."""
+        await asyncio.sleep(after_s)
+        self._streams.pop(self.id, None)
+        await self.session.aclose()
 
     def received(self, message: dict[str, Any] | bytes) -> Outputs:
         try:
@@ -306,11 +305,10 @@ class ResumableStream(Translator):
                     yield {"type": "flushed"}
             case _:
                 allowed = "binary audio, or an object of type flush, end, ping, or ack with a seq"
-                yield self._refuse(
-                    RequestError(
-                        f"this message is unknown; allowed is {allowed}", code="invalid_value", param="type"
-                    )
-                )
+                problem = f"this message is unknown; allowed is {allowed}"
+                self._fail(RequestError(problem, code="invalid_value", param="type"))
+                self.refused = True
+                yield self._last()
 
     def updated(self, update: LiveUpdate | StreamClosed) -> Outputs:
         match update:
@@ -332,11 +330,6 @@ class ResumableStream(Translator):
         """Note why the stream ends before its client wants it to; the first reason counts."""
         self._failure, self._has_ended = self._failure or problem, True
 
-    def _refuse(self, problem: RequestError) -> HangUp:
-        self._fail(problem)
-        self.refused = True
-        return self._last()
-
     def _last(self) -> HangUp:
         """Return what the session ends with."""
         if problem := self._failure:
@@ -357,10 +350,6 @@ class ResumableStream(Translator):
             "ended": self._has_ended,
             "seq": seq,
         }
-
-    async def _expire(self) -> None:
-        await asyncio.sleep(self._service.options.resume_s)
-        await self._on_expiry(self)
 
 
 def _error_fields(problem: RequestError) -> dict[str, Any]:
