@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from threading import Condition, Thread
+from threading import Condition
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ from harken.audio.io import Resampler
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.option_types import check, option
-from harken.serve.waiting import call_soon
+from harken.serve.waiting import call_soon, in_daemon_thread
 from harken.types import SAMPLE_RATE
 
 RATES_HZ = range(8_000, 48_001)
@@ -179,16 +179,13 @@ class _ContainerInput:
     """The audio of a container, decoded in a thread of its own while its bytes come."""
 
     def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-        self._pipe = AudioPipe()
-        self._loop = asyncio.get_running_loop()
-        self._decoded: asyncio.Future[None] = self._loop.create_future()
-        Thread(target=self._decode, name="harken container", daemon=True).start()
+        self._feed, self._pipe, self._loop = feed, AudioPipe(), asyncio.get_running_loop()
+        self._decoding = asyncio.create_task(in_daemon_thread(self._decode, "harken container"))
 
     async def take(self, data: bytes) -> None:
         await self._pipe.write(data)
-        if self._decoded.done():
-            self._decoded.result()
+        if self._decoding.done():
+            self._decoding.result()
 
     async def decoded(self) -> None:
         await self._pipe.starved()
@@ -196,33 +193,22 @@ class _ContainerInput:
     async def finish(self, *, whole: bool) -> None:
         if whole:
             self._pipe.close()
-            await self._decoded
+            await self._decoding
         self.abandon()
 
     def abandon(self) -> None:
-        if not self._decoded.cancel() and not self._decoded.cancelled():
-            self._decoded.exception()  # nobody else asks for it
+        if not self._decoding.cancel() and not self._decoding.cancelled():
+            self._decoding.exception()  # nobody else asks for it
         self._pipe.close()
 
     def _decode(self) -> None:
-        failure: BaseException | None = None
         try:
             for block in stream_audio(self._pipe, block_samples=BLOCK_SAMPLES):  # type: ignore[arg-type]
-                if self._decoded.cancelled():
+                if self._decoding.cancelled():
                     return
                 asyncio.run_coroutine_threadsafe(self._feed(block), self._loop).result()
-        except BaseException as error:
-            failure = error
-        self._pipe.close()
-        call_soon(self._loop, self._end, failure)
-
-    def _end(self, failure: BaseException | None) -> None:
-        if self._decoded.done():
-            return
-        if failure:
-            self._decoded.set_exception(failure)
-        else:
-            self._decoded.set_result(None)
+        finally:
+            self._pipe.close()
 
 
 class AudioPipe:
