@@ -26,7 +26,6 @@ from harken.serve.live.realtime_config import (
     checked_object,
     invalid_value,
     option_paths,
-    shown_beta_config,
     shown_config,
     updated_config,
 )
@@ -87,7 +86,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         ticket, config = await make_ticket(
             body.get("session") or {}, body.get("expires_after"), "expires_after"
         )
-        session = shown_config(config, new_id("sess"), None)
+        session = shown_config(config, new_id("sess"), beta=False)
         return JSONResponse({"value": ticket.value, "expires_at": ticket.expires_at, "session": session})
 
     async def transcription_sessions(request: Request) -> Response:
@@ -96,7 +95,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         body = await _read_body(request)
         secret = checked_object(body.pop("client_secret", None) or {}, "client_secret", ("expires_at",))
         ticket, config = await make_ticket(body, secret.get("expires_at"), "client_secret.expires_at")
-        session = shown_beta_config(config, new_id("sess"), None)
+        session = shown_config(config, new_id("sess"), beta=True)
         secret = {"value": ticket.value, "expires_at": ticket.expires_at}
         return JSONResponse(session | {"client_secret": secret})
 
@@ -347,10 +346,9 @@ class RealtimeSession(Translator):
         self._stream = config.stream()
 
     def _session_event(self, kind: str) -> str:
-        prefix, show = (
-            ("transcription_session", shown_beta_config) if self._writer.beta else ("session", shown_config)
-        )
-        return self._writer.event(f"{prefix}.{kind}", session=show(self._config, self._id, self._expires_at))
+        prefix = "transcription_session" if self._writer.beta else "session"
+        shown = shown_config(self._config, self._id, self._expires_at, beta=self._writer.beta)
+        return self._writer.event(f"{prefix}.{kind}", session=shown)
 
     def _say_goodbye(self, problem: RequestError) -> Outputs:
         code, close_code = _GOODBYES[problem.code]

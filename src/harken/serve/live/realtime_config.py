@@ -196,30 +196,33 @@ def option_paths(session: Any) -> Mapping[str, str]:
     )
 
 
-def shown_config(config: SessionConfig, session_id: str, expires_at: int | None) -> dict[str, Any]:
-    """Return the whole effective configuration in the present dialect."""
-    rate = {"rate": config.rate_hz} if config.format == PCM else {}
-    names = {"languages": [*config.languages], "keywords": [*config.keywords], "delay": config.delay}
-    audio_input = {
-        "format": {"type": config.format} | rate,
-        "noise_reduction": None,
-        "transcription": _shown_transcription(config) | names,
-        "turn_detection": _shown_turns(config.turns),
-    }
-    shown = {"type": "transcription", "audio": {"input": audio_input}}
-    return _shown_session(config, session_id, expires_at, shown)
-
-
-def shown_beta_config(config: SessionConfig, session_id: str, expires_at: int | None) -> dict[str, Any]:
-    """Return the whole effective configuration in the beta dialect."""
-    formats = {format: name for name, format in BETA_FORMATS.items()}
-    shown = {
-        "input_audio_format": formats[config.format],
-        "input_audio_transcription": _shown_transcription(config),
-        "input_audio_noise_reduction": None,
-        "turn_detection": _shown_turns(config.turns),
-    }
-    return _shown_session(config, session_id, expires_at, shown)
+def shown_config(
+    config: SessionConfig, session_id: str, expires_at: int | None = None, *, beta: bool
+) -> dict[str, Any]:
+    """Return the whole effective configuration in one of the dialects."""
+    transcription = {"model": config.model, "language": config.language, "prompt": config.prompt}
+    turns = _shown_turns(config.turns)
+    shown: dict[str, Any]
+    if beta:
+        formats = {format: name for name, format in BETA_FORMATS.items()}
+        shown = {
+            "input_audio_format": formats[config.format],
+            "input_audio_transcription": transcription,
+            "input_audio_noise_reduction": None,
+            "turn_detection": turns,
+        }
+    else:
+        rate = {"rate": config.rate_hz} if config.format == PCM else {}
+        names = {"languages": [*config.languages], "keywords": [*config.keywords], "delay": config.delay}
+        audio_input = {
+            "format": {"type": config.format} | rate,
+            "noise_reduction": None,
+            "transcription": transcription | names,
+            "turn_detection": turns,
+        }
+        shown = {"type": "transcription", "audio": {"input": audio_input}}
+    about = {"id": session_id, "object": "realtime.transcription_session"}
+    return about | shown | {"include": [*config.include] or None, "expires_at": expires_at}
 
 
 def invalid_value(path: str, value: Any, allowed: str, code: str = "invalid_value") -> RequestError:
@@ -240,17 +243,6 @@ def checked_object(value: Any, path: str, known: Iterable[str]) -> dict[str, Any
             message = f"unknown parameter: {unknown}; allowed is {', '.join(known)}"
             raise RequestError(message, code="unknown_parameter", param=unknown)
     return value
-
-
-def _shown_session(
-    config: SessionConfig, session_id: str, expires_at: int | None, shown: dict[str, Any]
-) -> dict[str, Any]:
-    about = {"id": session_id, "object": "realtime.transcription_session"}
-    return about | shown | {"include": [*config.include] or None, "expires_at": expires_at}
-
-
-def _shown_transcription(config: SessionConfig) -> dict[str, Any]:
-    return {"model": config.model, "language": config.language, "prompt": config.prompt}
 
 
 def _shown_turns(turns: TurnDetection | None) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 from urllib.parse import urlsplit
 
 from harken.decoding.logit_rules import fitting_hotwords
@@ -86,7 +86,7 @@ class WyomingTranslator(Translator):
         self._service = service
         self._model = service.models.ids[0]
         self._options: TranscribeOptions | None = TranscribeOptions()  # None if the last request was refused
-        self._is_open = self._has_failed = False
+        self._utterance: Literal["none", "open", "failed"] = "none"
         self._texts: list[str] = []
         self._language: str | None = None
 
@@ -111,7 +111,7 @@ class WyomingTranslator(Translator):
             log_unforeseen(error)
             yield _error_event(error)
             if message.type.startswith("audio-"):
-                self._is_open, self._has_failed = False, True
+                self._utterance = "failed"
                 yield DropStream()
             if message.type == "audio-stop":
                 yield from self._stop()
@@ -119,7 +119,7 @@ class WyomingTranslator(Translator):
     def updated(self, update: LiveUpdate | StreamClosed) -> Outputs:
         match update:
             case Failed(failure=failure):
-                self._is_open, self._has_failed = False, True
+                self._utterance = "failed"
                 yield _error_event(failure)
             case FinalSegment(segment=segment):
                 text = segment.text if self._texts else segment.text.lstrip()
@@ -132,7 +132,7 @@ class WyomingTranslator(Translator):
     def ended(self, problem: RequestError) -> Outputs:
         if problem.code == INVALID_FRAME:
             yield _error_event(problem)
-        elif problem.code != IDLE and self._is_open:
+        elif problem.code != IDLE and self._utterance == "open":
             yield from self._stop()
         yield HangUp(NORMAL, str(problem))
 
@@ -141,32 +141,37 @@ class WyomingTranslator(Translator):
         self._options = None
         name = checked_value("name", data.get("name"), str | None)
         self._model = self._service.models.resolve(name or self._service.models.ids[0])
-        self._options = transcribe_options(data)
+        names, terms = (
+            checked_value(field, data.get(field) or (), tuple[str, ...])
+            for field in ("transcript_names", "transcript_terms")
+        )
+        language = from_language_tag(checked_value("language", data.get("language"), str | None))
+        self._options = TranscribeOptions(language=language, hotwords=fitting_hotwords((*names, *terms)))
 
     def _start(self, data: Mapping[str, Any]) -> Outputs:
         """Begin an utterance; one that has not been stopped is lost."""
-        self._is_open, self._has_failed = False, True
+        self._utterance = "failed"  # unless it is opened
         self._texts, self._language = [], None
         yield DropStream()
         _audio_format(data)
         if self._options:
-            self._is_open, self._has_failed = True, False
+            self._utterance = "open"
             yield OpenStream(self._model, self._options, STREAM_OPTIONS)
 
     def _take(self, event: WyomingEvent) -> Outputs:
-        if not (self._is_open or self._has_failed):
+        if self._utterance == "none":
             yield from self._start(event.data)
-        if self._is_open:
+        if self._utterance == "open":
             yield Audio(event.payload, _audio_format(event.data))
 
     def _stop(self) -> Outputs:
         """Answer the utterance; end the connection if there is no answer."""
-        if self._is_open:
+        if self._utterance == "open":
             yield CloseStream()
-        self._is_open = False
-        if self._has_failed:
+        if self._utterance == "failed":
             yield HangUp(NORMAL, "the audio was not transcribed")
             return
+        self._utterance = "none"
         if not self._texts:
             yield self._event("transcript-start")
         yield self._event("transcript", text="".join(self._texts))
@@ -282,20 +287,6 @@ def info(service: Service) -> dict[str, Any]:
         "prefers_noise_reduction_enabled": False,
     }
     return {"asr": [program]}
-
-
-def transcribe_options(data: Mapping[str, Any]) -> TranscribeOptions:
-    """Return the options of a ``transcribe`` event.
-
-    Raises
-    ------
-    OptionError
-        If a value is not allowed.
-    """
-    names = checked_value("transcript_names", data.get("transcript_names") or (), tuple[str, ...])
-    terms = checked_value("transcript_terms", data.get("transcript_terms") or (), tuple[str, ...])
-    language = from_language_tag(checked_value("language", data.get("language"), str | None))
-    return TranscribeOptions(language=language, hotwords=fitting_hotwords((*names, *terms)))
 
 
 def _model(service: Service, id: str) -> dict[str, Any]:
