@@ -139,23 +139,8 @@ class Session:
         RequestError
             If the connection is to be ended, but not the session.
         """
-        sending, receiving = map(asyncio.create_task, (self._send_all(line, seq), self._receive_all(line)))
-        try:
-            await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
-            if receiving.done():
-                receiving.result()
-            if sending.done():
-                sending.result()
-        except RequestError as problem:
-            if self._outlives:
-                raise
-            self.end(problem)
-            with suppress(ConnectionError):
-                await sending
-        except ConnectionError:
-            return
-        finally:
-            await cancelled(sending, receiving)
+        with suppress(ConnectionError):
+            await first_of(self._send_all(line, seq), self._receive_all(line))
 
     def end(self, problem: RequestError) -> None:
         """End the session for a reason, behind the last results of its stream; the first reason counts."""
@@ -187,11 +172,19 @@ class Session:
 
     async def _receive_all(self, line: Line) -> None:
         """Have the messages of a client handled, one after another, until it goes."""
-        while (message := await received(line, self._service.options.idle_s, lambda: self._busy)) is not None:
-            if self._handling:
-                await asyncio.wait((self._handling,))
-            if not (self._ending or self._hang_up):
-                self._handling = self._start(self._perform(self._translator.received(message)))
+        try:
+            while (
+                message := await received(line, self._service.options.idle_s, lambda: self._busy)
+            ) is not None:
+                if self._handling:
+                    await asyncio.wait((self._handling,))
+                if not (self._ending or self._hang_up):
+                    self._handling = self._start(self._perform(self._translator.received(message)))
+        except RequestError as problem:
+            if self._outlives:
+                raise
+            self.end(problem)
+            await asyncio.Event().wait()  # until all has been sent
 
     @property
     def _busy(self) -> bool:
