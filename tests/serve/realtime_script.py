@@ -20,8 +20,8 @@ from harken.results import Word
 from harken.serve.errors import not_found
 from harken.serve.live.realtime import RealtimeSession
 from harken.serve.live.realtime_config import SessionConfig
-from harken.serve.live.translator import Audio, Check, Flush, OpenStream, Output, Outputs, StreamClosed
-from harken.serve.work.jobs import Flushed, Transcribed
+from harken.serve.live.translator import Audio, Check, CloseStream, Flush, OpenStream, Output, Outputs
+from harken.serve.work.jobs import Flushed, LiveUpdate, Transcribed
 from harken.serve.work.models import OPENAI_NAMES
 from harken.streaming import Event, FinalSegment, Interim
 
@@ -50,6 +50,7 @@ class Script:
         self.session = RealtimeSession(config or SessionConfig(), resolve_model, **options)
         self.flushes: list[object] = []  # tokens of those that have not been answered
         self.refusal: HarkenError | None = None  # of every stream
+        self.closing: tuple[Event | Transcribed, ...] = ()  # the last updates of a stream
         self._ids: dict[str, str] = {}  # as they are shown, numbered as they come
 
     def open(self) -> list[Any]:
@@ -65,7 +66,7 @@ class Script:
     def append(self, seconds: float) -> list[Any]:
         return self.send("input_audio_buffer.append", audio=pcm(seconds))
 
-    def say(self, *updates: Event | Flushed | Transcribed | StreamClosed) -> list[Any]:
+    def say(self, *updates: LiveUpdate) -> list[Any]:
         """Take updates of the stream."""
         return [output for update in updates for output in self.done(self.session.updated(update))]
 
@@ -85,6 +86,8 @@ class Script:
                         done.append(self._checked(output))
                     if isinstance(output, OpenStream) and self.refusal:
                         raise self.refusal
+                    if isinstance(output, CloseStream):
+                        done += self.say(*self.closing)
                 except HarkenError as error:
                     output = outputs.throw(error)
                 else:

@@ -8,7 +8,7 @@ from realtime_script import Script, brief, final, interim, transcribed, without_
 from fakes.live_sessions import speech_ended, speech_started
 from harken.errors import HarkenError
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig, TurnDetection
-from harken.serve.live.translator import HangUp, OpenStream, StreamClosed
+from harken.serve.live.translator import HangUp, OpenStream
 from harken.serve.work.jobs import Failed
 from harken.streaming import LoadChanged
 
@@ -263,10 +263,8 @@ def test_other_options_open_another_stream_whose_times_go_on():
     script = manual()
     script.say(interim(" won"), final(" won"), speech_ended(1.0))
     script.send("session.update", session={"audio": {"input": {"turn_detection": {"type": "server_vad"}}}})
-    assert brief(script.append(1)) == ["OpenStream", "Audio"]
-    closing = (final(" two"), speech_ended(3.0, "close"), transcribed(" one", " two"), StreamClosed())
-    late = script.say(*closing)
-    assert brief(late) == ["delta item_1  two"]
+    script.closing = (final(" two"), speech_ended(3.0, "close"), transcribed(" one", " two"))
+    assert brief(script.append(1)) == ["CloseStream", "delta item_1  two", "OpenStream", "Audio"]
     events = script.say(speech_started(0.5), final(" three"), speech_ended(0.75))
     assert brief(events)[0] == "speech_started item_1 3500"
     assert brief(events)[-1] == "done item_1 one two three"

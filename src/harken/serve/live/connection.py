@@ -31,7 +31,6 @@ from harken.serve.live.translator import (
     OpenStream,
     Output,
     Outputs,
-    StreamClosed,
     Translator,
 )
 from harken.serve.service import Service
@@ -262,9 +261,8 @@ class Session:
             case Mark(token):
                 if self._job:
                     self._job.mark(token)
-            case CloseStream(token):
-                await self._finish_input()
-                await self._close_stream(token)
+            case CloseStream():
+                await self._close_stream()
             case DropStream():
                 self._abandon_input()
                 await cancelled(*filter(None, [self._updates]))
@@ -275,8 +273,6 @@ class Session:
                 self._outgoing.add(output)
 
     async def _open(self, wanted: OpenStream) -> None:
-        if self._job:
-            await self._close_stream(None)
         wish = (wanted.model, wanted.options, wanted.stream_options)
         opening = self._service.stream(*wish, speakers=wanted.speakers, whole_turns=wanted.whole_turns)
         self._job = await self._stream.enter_async_context(opening)
@@ -292,7 +288,6 @@ class Session:
             await self._perform(self._translator.updated(update))
             if isinstance(update, Flushed) and update.token is self._flush_token:
                 self._flushed.set()
-        await self._perform(self._translator.updated(StreamClosed()))
 
     async def _take(self, audio: Audio) -> None:
         if self._job is None:
@@ -333,15 +328,12 @@ class Session:
             self._input.abandon()
             self._input = None
 
-    async def _close_stream(self, token: object) -> None:
-        if self._job is None or self._updates is None:
-            await self._perform(self._translator.updated(StreamClosed()))
-            return
-        if token is not None:
-            self._job.flush(token)
-        self._job.close()
-        await asyncio.wait((self._updates,))  # which goes on if this is cancelled
-        await self._release()
+    async def _close_stream(self) -> None:
+        await self._finish_input()
+        if self._job and self._updates:
+            self._job.close()
+            await asyncio.wait((self._updates,))  # which goes on if this is cancelled
+            await self._release()
 
     async def _release(self) -> None:
         """Give back the stream."""

@@ -28,7 +28,6 @@ from harken.serve.live.translator import (
     Mark,
     OpenStream,
     Outputs,
-    StreamClosed,
     Translator,
 )
 from harken.serve.rest.deepgram import (
@@ -151,7 +150,7 @@ class DeepgramTranslator(Translator):
             case _:
                 yield self._error(unknown)
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Outputs:
+    def updated(self, update: LiveUpdate) -> Outputs:
         match update:
             case SpeechStarted(audio_s=audio_s):
                 self._last_word_s = inf

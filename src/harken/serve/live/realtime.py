@@ -36,7 +36,6 @@ from harken.serve.live.translator import (
     Flush,
     HangUp,
     Outputs,
-    StreamClosed,
     Translator,
 )
 from harken.serve.live.turns import EventWriter, Turns, new_id
@@ -179,10 +178,9 @@ class RealtimeSession(Translator):
         self._configure(config)
         self._is_open = self._is_refused = False
         self._opened_with = self._stream
-        self._next_start_s = self._received_s = 0.0
+        self._received_s = 0.0
         self._event_id: str | None = None
         self._paths: Mapping[str, str] = option_paths(None)
-        self._problem: RequestError | None = None
 
     def opened(self) -> Outputs:
         problem = self._read_query()
@@ -200,17 +198,13 @@ class RealtimeSession(Translator):
         except RequestError as error:
             yield self._writer.error(error, self._event_id)
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Outputs:
+    def updated(self, update: LiveUpdate) -> Outputs:
         match update:
             case Failed(failure=failure):
                 problem = request_error(failure, self._paths)
                 yield from self._turns.fail(problem, self._received_s)
                 yield self._writer.error(problem)
                 yield HangUp(problem.close_code, str(problem))
-            case StreamClosed():
-                self._turns.end_stream(self._next_start_s, self._opened_with)
-                if self._problem:
-                    yield from self._say_goodbye(self._problem)
             case _:
                 yield from self._turns.update(update)
 
@@ -224,16 +218,15 @@ class RealtimeSession(Translator):
             yield HangUp(TRY_LATER, str(problem))
 
     def ended(self, problem: RequestError) -> Outputs:
-        if problem.code not in _GOODBYES:
-            yield HangUp(problem.close_code, str(problem))
-        elif not self._is_open:
-            yield from self._say_goodbye(problem)
+        if problem.code in _GOODBYES:
+            if self._is_open and self._config.turns is None and self._uncommitted_s >= MIN_COMMIT_S:
+                yield from self._commit()
+            yield CloseStream()
+            code, close_code = _GOODBYES[problem.code]
+            yield self._writer.error(RequestError(str(problem), type="server_error", code=code))
+            yield HangUp(close_code, str(problem))
         else:
-            self._problem, mark = problem, None
-            if self._config.turns is None and self._uncommitted_s >= MIN_COMMIT_S:
-                mark, events = self._turns.commit(self._received_s)
-                yield from events
-            yield CloseStream(mark)
+            yield HangUp(problem.close_code, str(problem))
 
     def _read_query(self) -> RequestError | None:
         """Take the model that the address names; return what is wrong with it."""
@@ -307,11 +300,11 @@ class RealtimeSession(Translator):
 
     def _open_stream(self) -> Outputs:
         """Open a stream, behind one that was opened with another configuration."""
-        self._opened_with, self._next_start_s = self._stream, self._received_s
-        if not self._is_open:
-            self._turns.end_stream(self._next_start_s, self._opened_with)
-        self._is_open = True
-        yield self._opened_with
+        if self._is_open:
+            yield CloseStream()
+        self._is_open, self._opened_with = True, self._stream
+        self._turns.begin_stream(self._received_s, self._stream)
+        yield self._stream
 
     def _check_silence(self) -> Outputs:
         turns = self._config.turns
@@ -349,11 +342,6 @@ class RealtimeSession(Translator):
         prefix = "transcription_session" if self._writer.beta else "session"
         shown = shown_config(self._config, self._id, self._expires_at, beta=self._writer.beta)
         return self._writer.event(f"{prefix}.{kind}", session=shown)
-
-    def _say_goodbye(self, problem: RequestError) -> Outputs:
-        code, close_code = _GOODBYES[problem.code]
-        yield self._writer.error(RequestError(str(problem), type="server_error", code=code))
-        yield HangUp(close_code, str(problem))
 
     _HANDLERS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         {

@@ -39,7 +39,6 @@ from harken.serve.live.translator import (
     HangUp,
     OpenStream,
     Outputs,
-    StreamClosed,
     Translator,
 )
 from harken.serve.service import Service
@@ -233,7 +232,6 @@ class ResumableStream(Translator):
         self._log = ReplayLog()
         self._is_open = self._has_ended = False
         self._n_bytes = self._n_flushes = 0
-        self._failure: RequestError | None = None
         self._turn, self._taken_over = asyncio.Lock(), asyncio.Event()
         self._expiry: asyncio.Task[None] | None = None
         limit_s = service.options.session_limit_s
@@ -281,8 +279,7 @@ class ResumableStream(Translator):
             yield from self._take(message)
         except Exception as error:
             log_unforeseen(error)
-            self._fail(request_error(error, PARAMS))
-            yield CloseStream()
+            yield from self._close(request_error(error, PARAMS))
 
     def _take(self, message: dict[str, Any] | bytes) -> Outputs:
         match message:
@@ -290,7 +287,7 @@ class ResumableStream(Translator):
                 self._log.acknowledge(seq)
             case {"type": "end"}:
                 self._has_ended = True
-                yield CloseStream()
+                yield from self._close()
             case bytes():
                 self._n_bytes += len(message)
                 if not self._is_open:
@@ -306,33 +303,30 @@ class ResumableStream(Translator):
             case _:
                 allowed = "binary audio, or an object of type flush, end, ping, or ack with a seq"
                 problem = f"this message is unknown; allowed is {allowed}"
-                self._fail(RequestError(problem, code="invalid_value", param="type"))
                 self.refused = True
-                yield self._last()
+                yield self._last(RequestError(problem, code="invalid_value", param="type"))
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Outputs:
+    def updated(self, update: LiveUpdate) -> Outputs:
         match update:
-            case StreamClosed():
-                yield self._last()
             case Failed(failure=failure):
-                self._fail(request_error(failure, PARAMS))
+                yield self._last(request_error(failure, PARAMS))
             case Flushed():
                 yield {"type": "flushed"}
             case event:
                 yield event
 
     def ended(self, problem: RequestError) -> Outputs:
-        if not self._has_ended:
-            self._fail(problem)
+        yield from self._close(None if self._has_ended else problem)
+
+    def _close(self, problem: RequestError | None = None) -> Outputs:
+        """End the stream behind its last events; the problem is why, if its client does not want it to."""
         yield CloseStream()
+        yield self._last(problem)
 
-    def _fail(self, problem: RequestError) -> None:
-        """Note why the stream ends before its client wants it to; the first reason counts."""
-        self._failure, self._has_ended = self._failure or problem, True
-
-    def _last(self) -> HangUp:
+    def _last(self, problem: RequestError | None) -> HangUp:
         """Return what the session ends with."""
-        if problem := self._failure:
+        self._has_ended = True
+        if problem:
             return HangUp(problem.close_code, problem.code or "", _error_fields(problem))
         return HangUp(NORMAL, "", {"type": "done", "seq": self._log.last})
 

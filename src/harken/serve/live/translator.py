@@ -19,7 +19,7 @@ from harken.transcribe import TranscribeOptions
 
 @dataclass(frozen=True, slots=True)
 class OpenStream:
-    """Open a stream, behind the last update of one that is open.
+    """Open a stream; none is open.
 
     Parameters
     ----------
@@ -82,15 +82,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class CloseStream:
-    """End the open stream behind its audio, and wait for `StreamClosed`, behind its last events.
-
-    Parameters
-    ----------
-    token : object
-        Of a flush before the end, if it is not None.
-    """
-
-    token: object = None
+    """End the stream behind its audio, if one is open, and wait for its last update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +108,6 @@ class HangUp:
     last: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class StreamClosed:
-    """The stream has ended; no update of it follows."""
-
-
 Output = OpenStream | Check | Audio | Flush | Mark | CloseStream | DropStream | HangUp | Any
 """What a translator wants done; all but commands are messages to send."""
 Outputs = Generator[Output, None, None]
@@ -141,7 +128,7 @@ class Translator(Protocol):
         """Take a message of the client."""
         ...
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Outputs:
+    def updated(self, update: LiveUpdate) -> Outputs:
         """Take an update of the stream, maybe before a generator goes on; it yields messages and `HangUp` alone."""
         ...
 

@@ -247,9 +247,9 @@ class Turns:
             case SpeechEnded(audio_s=audio_s, reason=reason):
                 yield from self._end_speech(self._start_s + audio_s, reason)
 
-    def end_stream(self, next_start_s: float, opened_with: OpenStream) -> None:
-        """Note that the stream has ended, and what the next one begins with."""
-        self._start_s, self._is_continued = next_start_s, False
+    def begin_stream(self, start_s: float, opened_with: OpenStream) -> None:
+        """Note the time in the session at which a stream begins, and what it is opened with."""
+        self._start_s, self._is_continued = start_s, False
         self._detects, self._whole = opened_with.stream_options.finals == "turns", opened_with.whole_turns
 
     def fail(self, problem: RequestError, end_s: float) -> Iterator[str]:

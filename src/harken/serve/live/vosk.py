@@ -33,7 +33,6 @@ from harken.serve.live.translator import (
     Mark,
     OpenStream,
     Outputs,
-    StreamClosed,
     Translator,
 )
 from harken.serve.rest.files import plain_error
@@ -105,7 +104,7 @@ class VoskTranslator(Translator):
         except HarkenError as error:
             raise request_error(error, {"rate": "sample_rate"}) from error
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Outputs:
+    def updated(self, update: LiveUpdate) -> Outputs:
         match update:
             case Interim():
                 self._partial = update.committed + update.tentative

@@ -36,7 +36,6 @@ from harken.serve.live.translator import (
     HangUp,
     OpenStream,
     Outputs,
-    StreamClosed,
     Translator,
 )
 from harken.serve.options import host_and_port
@@ -116,7 +115,7 @@ class WyomingTranslator(Translator):
             if message.type == "audio-stop":
                 yield from self._stop()
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Outputs:
+    def updated(self, update: LiveUpdate) -> Outputs:
         match update:
             case Failed(failure=failure):
                 self._utterance = "failed"
