@@ -148,7 +148,7 @@ class Session:
 
     async def aclose(self) -> None:
         """End the session at once, and give back what it holds."""
-        await cancelled(*filter(None, (self._handling, self._ending, self._watching, self._updates)))
+        await cancelled(self._handling, self._ending, self._watching, self._updates)
         self._abandon_input()
         await self._stream.aclose()
         self._close()
@@ -211,8 +211,7 @@ class Session:
 
     async def _finish(self, problem: RequestError) -> None:
         """Send the last results, and hang up."""
-        if self._handling:
-            await cancelled(self._handling)
+        await cancelled(self._handling)
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FINALS_LIMIT_S):
@@ -265,7 +264,7 @@ class Session:
                 await self._close_stream()
             case DropStream():
                 self._abandon_input()
-                await cancelled(*filter(None, [self._updates]))
+                await cancelled(self._updates)
                 await self._release()
             case HangUp():
                 self._hang(output)
@@ -290,8 +289,6 @@ class Session:
                 self._flushed.set()
 
     async def _take(self, audio: Audio) -> None:
-        if self._job is None:
-            return
         if self._input is None or audio.format != self._format:
             await self._finish_input()
             self._input, self._format = open_input(audio.format, self._feed), audio.format
@@ -433,11 +430,12 @@ async def received(line: Line, idle_s: float, is_busy: Callable[[], bool] = lamb
     return message
 
 
-async def cancelled(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks, and wait until they have ended."""
-    for task in tasks:
+async def cancelled(*tasks: asyncio.Task[None] | None) -> None:
+    """Cancel those tasks that there are, and wait until they have ended."""
+    begun = [task for task in tasks if task]
+    for task in begun:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*begun, return_exceptions=True)
 
 
 def log_unforeseen(error: BaseException) -> None:

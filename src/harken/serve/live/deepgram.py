@@ -177,7 +177,7 @@ class DeepgramTranslator(Translator):
                 yield from self._hang_up(request_error(failure))
 
     def ended(self, problem: RequestError) -> Outputs:
-        yield from self._close_stream()
+        yield CloseStream()
         yield from self._hang_up(problem)
 
     def _take(self, audio: bytes) -> Outputs:
@@ -191,7 +191,7 @@ class DeepgramTranslator(Translator):
     def _silence(self) -> Outputs:
         """Have the end of the utterance told once the audio so far has been heard, if it ends in enough silence."""
         silence_s, told_s = self._received_s - self._last_word_s, self._utterance_end_s
-        if self._is_open and told_s is not None and silence_s >= told_s:
+        if told_s is not None and silence_s >= told_s:
             yield Mark(self._last_word_s)
 
     def _finalize(self) -> Outputs:
@@ -201,15 +201,10 @@ class DeepgramTranslator(Translator):
             yield self._final(speech_final=True, from_finalize=True)
 
     def _close(self) -> Outputs:
-        yield from self._close_stream()
+        yield CloseStream()
         duration_s = self._end_s if self._audio.format == CONTAINER else self._received_s
         yield _message("Metadata", **metadata_json(self._request_id, duration_s))
         yield HangUp(NORMAL, "")
-
-    def _close_stream(self) -> Outputs:
-        if self._is_open:
-            yield CloseStream()
-            self._is_open = False  # not before: if that is cut short, `ended` does it again
 
     def _hang_up(self, problem: RequestError) -> Outputs:
         yield self._error(problem)

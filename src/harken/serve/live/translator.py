@@ -100,7 +100,7 @@ class HangUp:
     reason : str
         One line.
     last : object
-        The last message, if it is not None.
+        The last message, which a client who comes back gets again; none if it is None.
     """
 
     code: int
@@ -129,7 +129,10 @@ class Translator(Protocol):
         ...
 
     def updated(self, update: LiveUpdate) -> Outputs:
-        """Take an update of the stream, maybe before a generator goes on; it yields messages and `HangUp` alone."""
+        """Take an update of the stream, maybe before a generator goes on.
+
+        Allowed in return is what waits for nothing: messages, `Mark` and `HangUp`.
+        """
         ...
 
     def ended(self, problem: RequestError) -> Outputs:

@@ -122,13 +122,11 @@ class VoskTranslator(Translator):
                     else _reply(partial=_plain(self._partial))
                 )
             case Failed(failure=failure):
-                yield self._hang_up(request_error(failure))
+                yield from self._hang_up(request_error(failure))
 
     def ended(self, problem: RequestError) -> Outputs:
-        if self._is_open:
-            yield CloseStream()
-            self._is_open = False
-        yield self._hang_up(problem)
+        yield CloseStream()
+        yield from self._hang_up(problem)
 
     def _take(self, audio: bytes) -> Outputs:
         if not self._is_open:
@@ -149,8 +147,8 @@ class VoskTranslator(Translator):
                 yield self._rest()
             case {"eof": _}:
                 yield CloseStream()
-                self._is_open = False  # not before: if that is cut short, `ended` does it again
-                yield HangUp(NORMAL, "", self._rest())
+                yield self._rest()
+                yield HangUp(NORMAL, "")
             case _:
                 raise _unknown_message()
 
@@ -184,9 +182,10 @@ class VoskTranslator(Translator):
             return _reply(alternatives=[{"confidence": _confidence(words)} | fields])
         return _reply(**fields)
 
-    def _hang_up(self, problem: RequestError) -> HangUp:
-        last = self._rest() if self._results else None
-        return HangUp(problem.close_code, f"{problem.code}: {problem}", last)
+    def _hang_up(self, problem: RequestError) -> Outputs:
+        if self._results:
+            yield self._rest()
+        yield HangUp(problem.close_code, f"{problem.code}: {problem}")
 
 
 def _reply(**fields: Any) -> str:

@@ -165,8 +165,7 @@ class WyomingTranslator(Translator):
 
     def _stop(self) -> Outputs:
         """Answer the utterance; end the connection if there is no answer."""
-        if self._utterance == "open":
-            yield CloseStream()
+        yield CloseStream()
         if self._utterance == "failed":
             yield HangUp(NORMAL, "the audio was not transcribed")
             return
