@@ -33,7 +33,6 @@ from harken.serve.live.translator import (
     Audio,
     Check,
     CloseStream,
-    Flush,
     HangUp,
     Outputs,
     Translator,
@@ -296,7 +295,7 @@ class RealtimeSession(Translator):
             log_unforeseen(error)
             yield from self._refuse(error)
         else:
-            yield from self._check_silence()
+            yield from self._turns.check_silence(self._received_s)
 
     def _open_stream(self) -> Outputs:
         """Open a stream, behind one that was opened with another configuration."""
@@ -306,13 +305,6 @@ class RealtimeSession(Translator):
         self._turns.begin_stream(self._received_s, self._stream)
         yield self._stream
 
-    def _check_silence(self) -> Outputs:
-        turns = self._config.turns
-        limit_ms = turns.idle_timeout_ms if turns and turns.type == "server_vad" else None
-        silence_s = self._received_s - self._turns.active_s
-        if limit_ms is not None and self._turns.is_silent and round(silence_s * 1000, 3) >= limit_ms:
-            yield Flush(self._turns.check_silence(self._received_s))
-
     def _commit(self) -> Outputs:
         if self._uncommitted_s < MIN_COMMIT_S:
             raise RequestError(
@@ -320,13 +312,11 @@ class RealtimeSession(Translator):
                 f"a commit takes {MIN_COMMIT_S * 1000:.0f} ms",
                 code="input_audio_buffer_commit_empty",
             )
-        mark, events = self._turns.commit(self._received_s)
-        yield from events
-        yield Flush(mark)
+        yield from self._turns.commit(self._received_s)
 
     def _clear(self) -> Outputs:
         if self._is_open:
-            yield Flush(self._turns.clear(self._received_s), drops=True)
+            yield from self._turns.clear(self._received_s)
         yield self._writer.event("input_audio_buffer.cleared")
 
     @property

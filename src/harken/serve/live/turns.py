@@ -19,7 +19,7 @@ from harken.formats import main_speaker
 from harken.results import Segment, Word
 from harken.serve.errors import RequestError
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig
-from harken.serve.live.translator import OpenStream
+from harken.serve.live.translator import Flush, OpenStream, Outputs
 from harken.serve.rest.transcripts import logprobs_json
 from harken.serve.work.jobs import Flushed, Transcribed
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
@@ -184,14 +184,13 @@ class Turns:
         It says what the client wants beside the usual.
     committed_s : float
         Time in the session up to which the audio belongs to items, or was cleared.
-    active_s : float
-        Time of the last speech, or silence that was reported.
     """
 
     def __init__(self, writer: EventWriter, config: SessionConfig) -> None:
         self.config = config
-        self.committed_s = self.active_s = 0.0
+        self.committed_s = 0.0
         self._writer = writer
+        self._active_s = 0.0  # time of the last speech, or silence that was reported
         self._start_s = 0.0  # time in the session at which the open stream began
         self._detects, self._whole = (
             True,
@@ -202,31 +201,30 @@ class Turns:
         self._marks: deque[Mark] = deque()
         self._is_continued = False
 
-    @property
-    def is_silent(self) -> bool:
-        """True if no turn is in progress, and nothing is flushed."""
-        return self._item is None and not self._marks
-
-    def commit(self, end_s: float) -> tuple[Commit, Iterator[str]]:
-        """End the turn at a time; return the mark to flush the stream with, and the events."""
+    def commit(self, end_s: float) -> Outputs:
+        """End the turn at a time."""
         item = self._current_item()
         item.end_s = self.committed_s = end_s
         self._item = None
-        mark = Commit(item)
-        self._marks.append(mark)
-        return mark, self._announce(item)
+        self._marks.append(mark := Commit(item))
+        yield from self._announce(item)
+        yield Flush(mark)
 
-    def clear(self, end_s: float) -> Clear:
-        """Drop the turn up to a time; return the mark to flush the stream with."""
+    def clear(self, end_s: float) -> Outputs:
+        """Drop the turn up to a time."""
         self._item, self.committed_s = None, end_s
         self._marks.append(mark := Clear())
-        return mark
+        yield Flush(mark, drops=True)
 
-    def check_silence(self, end_s: float) -> SilenceCheck:
-        """Report silence up to a time, if there is no speech; return the mark to flush the stream with."""
-        self._marks.append(mark := SilenceCheck(self.active_s, end_s))
-        self.active_s = end_s
-        return mark
+    def check_silence(self, end_s: float) -> Outputs:
+        """Report silence up to a time, if there has been no speech for as long as the client allows."""
+        turns, silence_s = self.config.turns, end_s - self._active_s
+        limit_ms = turns.idle_timeout_ms if turns and turns.type == "server_vad" else None
+        is_silent = self._item is None and not self._marks
+        if limit_ms is not None and is_silent and round(silence_s * 1000, 3) >= limit_ms:
+            self._marks.append(mark := SilenceCheck(self._active_s, end_s))
+            self._active_s = end_s
+            yield Flush(mark)
 
     def update(self, update: Event | Flushed | Transcribed) -> Iterator[str]:
         """Take an update of the stream."""
@@ -348,7 +346,7 @@ class Turns:
         if self._is_continued:
             return
         self._target().end_utterance()
-        self.active_s = max(self.active_s, end_s)
+        self._active_s = max(self._active_s, end_s)
         item = self._item
         if self._detects and item and not isinstance(self._mark, Commit):
             item.end_s = end_s
