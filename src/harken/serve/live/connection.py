@@ -141,7 +141,7 @@ class Session:
         with suppress(ConnectionError):
             await first_of(self._send_all(line, seq), self._receive_all(line))
 
-    def end(self, problem: RequestError) -> None:
+    def _end(self, problem: RequestError) -> None:
         """End the session for a reason, behind the last results of its stream; the first reason counts."""
         if not (self._ending or self._hang_up):
             self._ending = self._start(self._finish(problem))
@@ -167,7 +167,7 @@ class Session:
             await work
         except Exception as error:
             log_unforeseen(error)
-            self.end(request_error(error))
+            self._end(request_error(error))
 
     async def _receive_all(self, line: Line) -> None:
         """Have the messages of a client handled, one after another, until it goes."""
@@ -182,7 +182,7 @@ class Session:
         except RequestError as problem:
             if self._outlives:
                 raise
-            self.end(problem)
+            self._end(problem)
             await asyncio.Event().wait()  # until all has been sent
 
     @property
@@ -203,9 +203,9 @@ class Session:
         try:
             async with asyncio.timeout(limit_s or None):
                 await self._service.draining.wait()
-            self.end(draining())
+            self._end(draining())
         except TimeoutError:
-            self.end(
+            self._end(
                 RequestError(f"the session has lasted {limit_s:g} s, the longest allowed", code=SESSION_LIMIT)
             )
 

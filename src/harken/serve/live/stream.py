@@ -25,6 +25,7 @@ from harken.serve.live.audio import AudioFormat
 from harken.serve.live.connection import (
     ANSWERED,
     IDLE,
+    MAX_TEXT_BYTES,
     Session,
     WebSocketLine,
     accept,
@@ -51,7 +52,6 @@ from harken.text import from_language_tag
 from harken.transcribe import TranscribeOptions
 
 MAX_AUDIO_BYTES = 1 << 20
-MAX_TEXT_BYTES = 1 << 18
 TAKEN_OVER, NOT_KEPT = "taken_over", "messages_not_kept"
 RESUMABLE = (IDLE, TAKEN_OVER, NOT_KEPT)
 """Codes of errors that end a connection, but not its stream."""
