@@ -78,11 +78,8 @@ class Item:
     id : str
     start_s, end_s : float
         Times in the session.
-    text : str
+    segments : list of Segment
         Of the transcript.
-    words : list of Word
-        Of the transcript.
-    languages : list of str
     previous_id : str or None
         The item before it, once it is committed.
     """
@@ -90,9 +87,7 @@ class Item:
     id: str
     start_s: float
     end_s: float
-    text: str = ""
-    words: list[Word] = field(default_factory=list)
-    languages: list[str] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
     previous_id: str | None = None
     _streamed: str = ""  # text of final segments until the turn is transcribed
     _ahead: str = ""  # text of deltas of this utterance that no final segment has brought yet
@@ -100,9 +95,9 @@ class Item:
     _is_revised: bool = False  # final segments of this utterance differ from the deltas
 
     @property
-    def transcript(self) -> str:
-        """The text, as of a file."""
-        return self.text.strip()
+    def text(self) -> str:
+        """The text of the transcript."""
+        return "".join(segment.text for segment in self.segments)
 
     @property
     def shown(self) -> str:
@@ -130,11 +125,7 @@ class Item:
     def transcribe(self, segments: Iterable[Segment]) -> None:
         """Take segments of the transcript, in place of what the final segments said so far."""
         self._streamed = ""
-        for segment in segments:
-            self.text += segment.text
-            self.words += segment.words
-            if segment.language and segment.language not in self.languages:
-                self.languages.append(segment.language)
+        self.segments += segments
 
     def end_utterance(self) -> None:
         """Note that final segments have brought all that there is."""
@@ -316,30 +307,28 @@ class Turns:
     def _segments(self, item: Item, segments: Iterable[Segment], start_s: float) -> Iterator[str]:
         """Yield the events of segments of the transcript, whose times begin at one in the session."""
         with_words = SEGMENTS in self.config.include
-        if with_words or self.config.speakers:
-            for segment in segments:
-                yield self._segment(item, segment, start_s, with_words=with_words)
-
-    def _segment(self, item: Item, segment: Segment, start_s: float, *, with_words: bool) -> str:
-        words = [
-            {
-                "word": word.text,
-                "start": round(start_s + word.start_s, 3),
-                "end": round(start_s + word.end_s, 3),
-                "probability": round(word.probability, 4),
-            }
-            for word in segment.words
-        ]
-        return self._writer.transcription(
-            "segment",
-            item.id,
-            id=new_id("seg"),
-            text=segment.text.strip(),
-            start=round(start_s + segment.start_s, 3),
-            end=round(start_s + segment.end_s, 3),
-            speaker=main_speaker(segment.speakers),
-            **({"words": words} if with_words else {}),
-        )
+        if not (with_words or self.config.speakers):
+            return
+        for segment in segments:
+            words = [
+                {
+                    "word": word.text,
+                    "start": round(start_s + word.start_s, 3),
+                    "end": round(start_s + word.end_s, 3),
+                    "probability": round(word.probability, 4),
+                }
+                for word in segment.words
+            ]
+            yield self._writer.transcription(
+                "segment",
+                item.id,
+                id=new_id("seg"),
+                text=segment.text.strip(),
+                start=round(start_s + segment.start_s, 3),
+                end=round(start_s + segment.end_s, 3),
+                speaker=main_speaker(segment.speakers),
+                **({"words": words} if with_words else {}),
+            )
 
     def _end_speech(self, end_s: float, reason: str) -> Iterator[str]:
         self._is_continued = reason == "limit"
@@ -366,14 +355,16 @@ class Turns:
 
     def _complete(self, item: Item) -> Iterator[str]:
         usage = {"type": "duration", "seconds": round(max(item.end_s - item.start_s, 0.0), 3)}
-        fields: dict[str, Any] = {"transcript": item.transcript, "usage": usage}
-        if item.languages and not self._writer.beta:
-            fields["languages"] = [{"code": code} for code in item.languages]
+        transcript = item.text.strip()
+        languages = dict.fromkeys(segment.language for segment in item.segments if segment.language)
+        fields: dict[str, Any] = {"transcript": transcript, "usage": usage}
+        if languages and not self._writer.beta:
+            fields["languages"] = [{"code": code} for code in languages]
         if LOGPROBS in self.config.include:
-            fields["logprobs"] = logprobs_json(item.words)
+            fields["logprobs"] = logprobs_json(word for segment in item.segments for word in segment.words)
         yield self._writer.transcription("completed", item.id, **fields)
         if not self._writer.beta:
-            yield self._writer.item("done", item.id, item.previous_id, item.transcript)
+            yield self._writer.item("done", item.id, item.previous_id, transcript)
 
     def _delta(self, item: Item, delta: str, words: Iterable[Word]) -> Iterator[str]:
         if delta:
