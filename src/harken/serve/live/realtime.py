@@ -79,8 +79,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
 
     async def client_secrets(request: Request) -> Response:
         """Make a short-lived key for a browser: OpenAI's Realtime API."""
-        _refuse_tickets(tickets, request.headers)
-        body = checked_object(await _read_body(request), "", ("expires_after", "session"))
+        body = checked_object(await asked_by(request), "", ("expires_after", "session"))
         ticket, config = await make_ticket(
             body.get("session") or {}, body.get("expires_after"), "expires_after"
         )
@@ -89,13 +88,24 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
 
     async def transcription_sessions(request: Request) -> Response:
         """Make a short-lived key for a browser, in the beta dialect."""
-        _refuse_tickets(tickets, request.headers)
-        body = await _read_body(request)
+        body = await asked_by(request)
         secret = checked_object(body.pop("client_secret", None) or {}, "client_secret", ("expires_at",))
         ticket, config = await make_ticket(body, secret.get("expires_at"), "client_secret.expires_at")
         session = shown_config(config, new_id("sess"), beta=True)
         secret = {"value": ticket.value, "expires_at": ticket.expires_at}
         return JSONResponse(session | {"client_secret": secret})
+
+    async def asked_by(request: Request) -> dict[str, Any]:
+        """Return the body of a request for a ticket; not from who has only a ticket, which would never expire then."""
+        if any(map(tickets.find, given_keys(request.headers))):
+            raise RequestError(
+                "a short-lived key cannot make others; the server's own key is needed",
+                status=403,
+                type="authentication_error",
+                code="invalid_api_key",
+            )
+        body = await received_body(request, MAX_BODY_BYTES)
+        return _read_json(body) if body.strip() else {}
 
     async def make_ticket(session: Any, expires_after: Any, path: str) -> tuple[Ticket, SessionConfig]:
         """Return a ticket for sessions that begin with an update, and their configuration."""
@@ -127,22 +137,6 @@ def _first_config(tickets: Tickets, headers: Headers) -> SessionConfig:
         if ticket and isinstance(ticket.session, SessionConfig):
             return ticket.session
     return SessionConfig()
-
-
-def _refuse_tickets(tickets: Tickets, headers: Headers) -> None:
-    """Refuse to make a ticket for one who has only a ticket, which would never expire then."""
-    if any(map(tickets.find, given_keys(headers))):
-        raise RequestError(
-            "a short-lived key cannot make others; the server's own key is needed",
-            status=403,
-            type="authentication_error",
-            code="invalid_api_key",
-        )
-
-
-async def _read_body(request: Request) -> dict[str, Any]:
-    body = await received_body(request, MAX_BODY_BYTES)
-    return _read_json(body) if body.strip() else {}
 
 
 class RealtimeSession(Translator):

@@ -59,14 +59,6 @@ class TurnDetection:
     idle_timeout_ms: int | None = None
     eagerness: str = "auto"
 
-    @property
-    def pauses_s(self) -> tuple[float, float]:
-        """Pauses that end a turn, behind a sentence and anywhere."""
-        if self.type == "semantic_vad":
-            return PAUSES_S[self.eagerness]
-        pause_s = self.silence_duration_ms / 1000
-        return pause_s, pause_s
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionConfig:
@@ -112,42 +104,37 @@ class SessionConfig:
         OptionError
             If an option is not allowed.
         """
-        whole_turns = self.turns is None and not self.speakers
-        if self.turns is None:
-            stream_options = StreamOptions(
-                delay=DELAYS[self.delay], finals="streamed" if whole_turns else "exact"
-            )
-        else:
-            sentence_pause_s, pause_s = self.turns.pauses_s
-            stream_options = StreamOptions(
-                delay=DELAYS[self.delay], finals="turns", sentence_pause_s=sentence_pause_s, pause_s=pause_s
-            )
-        return OpenStream(
-            self.model,
-            self._transcribe_options(),
-            stream_options,
-            is_bounded=False,
-            speakers=self.speakers,
-            whole_turns=whole_turns,
-        )
-
-    def _transcribe_options(self) -> TranscribeOptions:
-        speech = {}
-        if self.turns and self.turns.type == "server_vad":
-            pad_s = self.turns.prefix_padding_ms / 1000
-            threshold = min(max(self.turns.threshold, MIN_THRESHOLD), MAX_THRESHOLD)
+        turns = self.turns
+        whole_turns = turns is None and not self.speakers
+        pauses: dict[str, float] = {}
+        speech: dict[str, float] = {}
+        if turns and turns.type == "semantic_vad":
+            pauses = dict(zip(("sentence_pause_s", "pause_s"), PAUSES_S[turns.eagerness], strict=True))
+        elif turns:
+            silence_s, pad_s = turns.silence_duration_ms / 1000, turns.prefix_padding_ms / 1000
+            pauses = {"sentence_pause_s": silence_s, "pause_s": silence_s}
             speech = {
-                "vad_threshold": threshold,
+                "vad_threshold": min(max(turns.threshold, MIN_THRESHOLD), MAX_THRESHOLD),
                 "vad_speech_pad_s": pad_s,
                 "vad_min_silence_s": max(1.0, 2 * pad_s),
             }
-        return TranscribeOptions(
+        options = TranscribeOptions(
             language=from_language_tag(self.language),
             languages=from_language_tags(self.languages),
             initial_prompt=self.prompt,
             hotwords=self.keywords,
             word_timestamps=LOGPROBS in self.include or SEGMENTS in self.include,
             **speech,  # type: ignore[arg-type]
+        )
+        finals = "turns" if turns else "streamed" if whole_turns else "exact"
+        stream_options = StreamOptions(delay=DELAYS[self.delay], finals=finals, **pauses)  # type: ignore[arg-type]
+        return OpenStream(
+            self.model,
+            options,
+            stream_options,
+            is_bounded=False,
+            speakers=self.speakers,
+            whole_turns=whole_turns,
         )
 
 

@@ -177,7 +177,9 @@ class VoskTranslator(Translator):
         words = [word for segment in segments for word in segment.words]
         fields: dict[str, Any] = {"result": [*map(_word_json, words)]} if self._with_words and words else {}
         fields["text"] = _plain("".join(segment.text for segment in segments))
-        fields |= _speaker_json(max(segments, key=_length_s, default=None))
+        fields |= _speaker_json(
+            max(segments, key=lambda segment: segment.end_s - segment.start_s, default=None)
+        )
         if self._n_alternatives:
             return _reply(alternatives=[{"confidence": _confidence(words)} | fields])
         return _reply(**fields)
@@ -205,10 +207,6 @@ def _word_json(word: Word) -> dict[str, Any]:
 def _speaker_json(said: Segment | Word | None) -> dict[str, str]:
     """Return who has said something most; no key if nobody is known."""
     return {"speaker": _plain(main_speaker(said.speakers))} if said and said.speakers else {}
-
-
-def _length_s(segment: Segment) -> float:
-    return segment.end_s - segment.start_s
 
 
 def _confidence(words: list[Word]) -> float:
