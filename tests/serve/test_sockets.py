@@ -184,14 +184,6 @@ async def test_vosk_answers_each_message_of_audio_and_tells_the_rest_at_the_end(
 
 
 @played()
-async def test_vosk_refuses_a_number_of_alternatives_below_0(stage):
-    client = await stage.connect(VoskClient)
-    client.send({"config": {"max_alternatives": -1}})
-    await until(client.serving.done)
-    assert client.close_reason == "invalid_value: max_alternatives=-1: allowed is an integer from 0 on"
-
-
-@played()
 async def test_vosk_tells_no_result_of_an_utterance_without_words(stage):
     translator = VoskTranslator(stage.service)
     *_, mark = translator.received(bytes(1600))

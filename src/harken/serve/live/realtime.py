@@ -201,15 +201,6 @@ class RealtimeSession(Translator):
             case _:
                 yield from self._turns.update(update)
 
-    def _refuse(self, error: Exception) -> Outputs:
-        """Tell why there is no stream, and ask for none until something changes."""
-        self._is_refused, self._is_open = True, False
-        problem = request_error(error, self._paths)
-        yield from self._turns.fail(problem, self._received_s)
-        yield self._writer.error(problem, self._event_id)
-        if problem.status in RETRY_STATUSES:
-            yield HangUp(TRY_LATER, str(problem))
-
     def ended(self, problem: RequestError) -> Outputs:
         if problem.code in _GOODBYES:
             if self._is_open and self._config.turns is None and self._uncommitted_s >= MIN_COMMIT_S:
@@ -298,6 +289,15 @@ class RealtimeSession(Translator):
         self._is_open, self._opened_with = True, self._stream
         self._turns.begin_stream(self._received_s, self._stream)
         yield self._stream
+
+    def _refuse(self, error: Exception) -> Outputs:
+        """Tell why there is no stream, and ask for none until something changes."""
+        self._is_refused, self._is_open = True, False
+        problem = request_error(error, self._paths)
+        yield from self._turns.fail(problem, self._received_s)
+        yield self._writer.error(problem, self._event_id)
+        if problem.status in RETRY_STATUSES:
+            yield HangUp(TRY_LATER, str(problem))
 
     def _commit(self) -> Outputs:
         if self._uncommitted_s < MIN_COMMIT_S:
