@@ -138,9 +138,10 @@ class SessionConfig:
         )
 
 
-TRANSCRIPTION_OPTIONS = {
-    **{"model": "model", "speakers": "model", "language": "language", "languages": "languages"},
-    **{"initial_prompt": "prompt", "hotwords": "keywords"},
+TRANSCRIPTION_OPTIONS = {name: name for name in ("model", "language", "languages")} | {
+    "speakers": "model",
+    "initial_prompt": "prompt",
+    "hotwords": "keywords",
 }
 TURN_OPTIONS = {
     "vad_threshold": "threshold",

@@ -17,6 +17,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from types import MappingProxyType
@@ -28,7 +29,7 @@ from harken.errors import OptionError
 from harken.option_types import checked_value
 from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.live.audio import AudioFormat
-from harken.serve.live.connection import IDLE, SEND_LIMIT_S, Session, log_unforeseen
+from harken.serve.live.connection import IDLE, SEND_LIMIT_S, Session, cancelled, log_unforeseen
 from harken.serve.live.translator import (
     Audio,
     CloseStream,
@@ -40,7 +41,7 @@ from harken.serve.live.translator import (
 )
 from harken.serve.options import host_and_port
 from harken.serve.service import Service
-from harken.serve.waiting import call_soon
+from harken.serve.waiting import in_daemon_thread
 from harken.serve.work.jobs import Failed, LiveUpdate
 from harken.streaming import FinalSegment, StreamOptions
 from harken.text import LANGUAGES, from_language_tag
@@ -391,10 +392,7 @@ async def serve_wyoming(service: Service, uri: str) -> AsyncIterator[WyomingServ
         try:
             yield server
         finally:
-            open_connections = [*connections]
-            for task in open_connections:
-                task.cancel()
-            await asyncio.gather(*open_connections, return_exceptions=True)
+            await cancelled(*connections)
 
 
 @asynccontextmanager
@@ -450,27 +448,21 @@ async def _connect_stdio(connect: OnConnect) -> AsyncIterator[WyomingServer]:
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
     Thread(target=_copy_input, args=(sys.stdin.buffer, theirs), name="harken stdin", daemon=True).start()
-    loop, written = asyncio.get_running_loop(), asyncio.Event()
-
-    def copy_output() -> None:
-        _copy_output(theirs, sys.stdout.buffer)
-        call_soon(loop, written.set)
-
-    Thread(target=copy_output, name="harken stdout", daemon=True).start()
+    copy_output = partial(_copy_output, theirs, sys.stdout.buffer)
+    writing = asyncio.create_task(in_daemon_thread(copy_output, "harken stdout"))
 
     async def serve() -> None:
         await connect(reader, writer)
         with suppress(ConnectionError):
             await writer.wait_closed()
-        await written.wait()
+        await writing
         server.ended.set()
 
     serving = asyncio.create_task(serve())
     try:
         yield server
     finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        await cancelled(serving, writing)
         writer.close()
         theirs.close()
 
