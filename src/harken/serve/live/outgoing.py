@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,20 +45,18 @@ class Outgoing:
 
     async def room(self) -> None:
         """Wait until few enough have not been sent."""
-        await self._until(lambda: len(self._unsent) < MAX_UNSENT or self._closed)
+        while len(self._unsent) >= MAX_UNSENT and not self._closed:
+            await self._changed.wait()
 
     async def after(self, seq: int) -> AsyncIterator[Any]:
         """Yield the messages as they come, up to the last one before `close`; of numbered ones those after a number."""
-        while await self._until(lambda: self._unsent or self._closed) and self._unsent:
-            yield self._unsent[0]
-            self._unsent.popleft()
-            self._tell()
-
-    async def _until(self, holds: Callable[[], object]) -> bool:
-        """Wait until something is true; return True."""
-        while not holds():
-            await self._changed.wait()
-        return True
+        while self._unsent or not self._closed:
+            if self._unsent:
+                yield self._unsent[0]
+                self._unsent.popleft()
+                self._tell()
+            else:
+                await self._changed.wait()
 
     def _tell(self) -> None:
         """Wake all who wait."""
@@ -133,7 +131,6 @@ class ReplayLog(Outgoing):
     async def after(self, seq: int) -> AsyncIterator[str]:
         """Yield the messages after a number as they come, up to the last one before `close`."""
         while True:
-            changed = self._changed
             if message := self._next(seq):
                 seq = message.seq
                 self._sent = max(self._sent, seq)
@@ -142,7 +139,7 @@ class ReplayLog(Outgoing):
             elif self._closed:
                 return
             else:
-                await changed.wait()
+                await self._changed.wait()
 
     def _next(self, seq: int) -> _Message | None:
         index = bisect_right(self._messages, seq, key=lambda message: message.seq)
