@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from harken.contract import Floats
-from harken.serve.errors import UNFORESEEN, RequestError, draining, request_error
+from harken.serve.errors import NORMAL, UNFORESEEN, RequestError, draining, request_error
 from harken.serve.live.audio import AudioFormat, AudioInput, open_input
 from harken.serve.live.outgoing import Outgoing, ReplayLog
 from harken.serve.live.translator import (
@@ -149,9 +149,9 @@ class Session:
     async def aclose(self) -> None:
         """End the session at once, and give back what it holds."""
         await cancelled(self._handling, self._ending, self._watching, self._updates)
+        self._hang(HangUp(NORMAL, ""))
         self._abandon_input()
         await self._stream.aclose()
-        self._close()
 
     @property
     def over(self) -> bool:
@@ -220,17 +220,13 @@ class Session:
             self._hang(HangUp(problem.close_code, str(problem)))
 
     def _hang(self, hang_up: HangUp) -> None:
-        """Note how the session ends; the first time counts."""
+        """Note how the session ends, and that nothing more is said; the first time counts."""
         self._hang_up = self._hang_up or hang_up
-        self._close()
-        if self._job:
-            self._job.cancel()
-
-    def _close(self) -> None:
-        """Note that nothing more is said."""
         self._outgoing.close()
         if self._captions:
             self._captions.close()
+        if self._job:
+            self._job.cancel()
 
     async def _perform(self, outputs: Outputs) -> None:
         """Do what the translator wants; then wait until a slow reader has taken enough of what it was sent."""
