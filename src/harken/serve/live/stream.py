@@ -232,6 +232,7 @@ class ResumableStream(Translator):
         self._log = ReplayLog()
         self._is_open = self._has_ended = False
         self._n_bytes = self._n_flushes = 0
+        self._problem: RequestError | None = None  # for which the stream is closed
         self._turn, self._taken_over = asyncio.Lock(), asyncio.Event()
         self._expiry: asyncio.Task[None] | None = None
         limit_s = service.options.session_limit_s
@@ -320,13 +321,14 @@ class ResumableStream(Translator):
 
     def _close(self, problem: RequestError | None = None) -> Outputs:
         """End the stream behind its last events; the problem is why, if its client does not want it to."""
+        self._problem = self._problem or problem
         yield CloseStream()
         yield self._last(problem)
 
     def _last(self, problem: RequestError | None) -> HangUp:
-        """Return what the session ends with."""
+        """Return what the session ends with; the first problem counts."""
         self._has_ended = True
-        if problem:
+        if problem := self._problem or problem:
             return HangUp(problem.close_code, problem.code or "", _error_fields(problem))
         return HangUp(NORMAL, "", {"type": "done", "seq": self._log.last})
 
