@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
-from collections import Counter
-from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from typing import Any, get_args
 
@@ -15,12 +15,13 @@ from openai.types.realtime import RealtimeServerEvent, RealtimeTranscriptionSess
 from pydantic import BaseModel
 from talking import make_segment
 
+from harken.errors import HarkenError
 from harken.results import Word
-from harken.serve.errors import RequestError, not_found
+from harken.serve.errors import not_found
 from harken.serve.live.realtime import RealtimeSession
 from harken.serve.live.realtime_config import SessionConfig
-from harken.serve.live.translator import Audio, Check, Flush, Output, StreamClosed
-from harken.serve.work.jobs import Flushed, Transcribed
+from harken.serve.live.translator import Audio, Check, CloseStream, Flush, OpenStream, Output, Outputs
+from harken.serve.work.jobs import Flushed, LiveUpdate, Transcribed
 from harken.serve.work.models import OPENAI_NAMES
 from harken.streaming import Event, FinalSegment, Interim
 
@@ -44,16 +45,13 @@ class Script:
     """A session that is told what happens; what it sends is checked."""
 
     def __init__(self, config: SessionConfig | None = None, **options: Any) -> None:
-        ids: Counter[str] = Counter()
-
-        def next_id(prefix: str) -> str:
-            ids[prefix] += 1
-            return f"{prefix}_{ids[prefix]}"
-
         self._strict = options.pop("strict", True)
         self._beta = options.get("beta", False)
-        self.session = RealtimeSession(config or SessionConfig(), resolve_model, new_id=next_id, **options)
+        self.session = RealtimeSession(config or SessionConfig(), resolve_model, **options)
         self.flushes: list[object] = []  # tokens of those that have not been answered
+        self.refusal: HarkenError | None = None  # of every stream
+        self.closing: tuple[Event | Transcribed, ...] = ()  # the last updates of a stream
+        self._ids: dict[str, str] = {}  # as they are shown, numbered as they come
 
     def open(self) -> list[Any]:
         return self.done(self.session.opened())
@@ -68,24 +66,32 @@ class Script:
     def append(self, seconds: float) -> list[Any]:
         return self.send("input_audio_buffer.append", audio=pcm(seconds))
 
-    def say(self, *updates: Event | Flushed | Transcribed | StreamClosed) -> list[Any]:
+    def say(self, *updates: LiveUpdate) -> list[Any]:
         """Take updates of the stream."""
         return [output for update in updates for output in self.done(self.session.updated(update))]
 
     def answer_flush(self) -> list[Any]:
         return self.say(Flushed(token=self.flushes.pop(0)))
 
-    def done(self, outputs: Iterable[Output]) -> list[Any]:
+    def done(self, outputs: Outputs) -> list[Any]:
         """Return what is to be done: events without their id, and actions; what is to be checked is checked."""
         done: list[Any] = []
-        for output in outputs:
-            try:
-                if isinstance(output, Check):
-                    resolve_model(output.stream.model)
+        with suppress(StopIteration):
+            output = next(outputs)
+            while True:
+                try:
+                    if isinstance(output, Check):
+                        resolve_model(output.stream.model)
+                    else:
+                        done.append(self._checked(output))
+                    if isinstance(output, OpenStream) and self.refusal:
+                        raise self.refusal
+                    if isinstance(output, CloseStream):
+                        done += self.say(*self.closing)
+                except HarkenError as error:
+                    output = outputs.throw(error)
                 else:
-                    done.append(self._checked(output))
-            except RequestError as error:
-                done += self.done(self.session.failed(error))
+                    output = next(outputs)
         return done
 
     def _checked(self, output: Output) -> Any:
@@ -93,11 +99,15 @@ class Script:
             self.flushes.append(output.token)
         if not isinstance(output, str):
             return output
-        event = json.loads(output)
+        event = json.loads(re.sub(r"\b([a-z]+)_[0-9a-f]{24}", self._shown_id, output))
         self._beta |= event["type"].startswith("transcription_session.")
         check_event(event, beta=self._beta, strict=self._strict)
         del event["event_id"]
         return event
+
+    def _shown_id(self, id: re.Match[str]) -> str:
+        of_its_kind = [shown for shown in self._ids if shown.startswith(id[1])]
+        return self._ids.setdefault(id[0], f"{id[1]}_{len(of_its_kind) + 1}")
 
 
 def check_event(event: dict[str, Any], *, beta: bool = False, strict: bool = True) -> None:

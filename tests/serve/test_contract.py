@@ -273,6 +273,7 @@ NESTED = "[" * 9_999
         (VoskClient, NESTED, "invalid_value", 1008),
         (VoskClient, '{"config": {"sample_rate": 1}}', "invalid_value", 1008),
         (VoskClient, '{"config": {"sample_rate": true}}', "invalid_value", 1008),
+        (VoskClient, '{"config": {"max_alternatives": -1}}', "invalid_value", 1008),
         (VoskClient, '{"config": {"words": false}}', None, None),
         (DeepgramClient, NESTED, "SchemaError", None),
         (DeepgramClient, '{"type": "KeepAlive"}', None, None),

@@ -8,6 +8,7 @@ import pytest
 from clients import OwnClient, played, until
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from leaping import leap
 from served_audio import wav, webm
 from talking import words_said
 
@@ -69,6 +70,17 @@ async def test_a_flush_is_answered_behind_its_events_and_a_ping_while_the_server
     ended, first, second = client.messages[-3:]
     assert ended["reason"] == "flush"
     assert ended["seq"] < first["seq"] < second["seq"]
+
+
+@played(idle_s=100)
+async def test_pings_keep_a_silent_connection_open(stage):
+    client = await stage.connect(OwnClient)
+    for n_pings in range(1, 4):
+        await leap(60)
+        client.send({"type": "ping"})
+        await until(lambda n=n_pings: [message["type"] for message in client.messages].count("pong") == n)
+    await leap(101)
+    assert await client.closed() == 1008
 
 
 @played()

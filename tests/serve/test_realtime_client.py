@@ -96,7 +96,7 @@ def test_a_key_that_is_not_valid_unicode_is_refused_by_its_escape(server):
     for path, body, param in (
         ("client_secrets", r'{"\ud800": 1}', r"\ud800"),
         ("client_secrets", r'{"session": {"\ud800": 1}}', r"session.\ud800"),
-        ("transcription_sessions", r'{"client_secret": {"\ud800": 7}}', r"\ud800"),
+        ("transcription_sessions", r'{"client_secret": {"\ud800": 7}}', r"client_secret.\ud800"),
     ):
         headers = {"authorization": f"Bearer {KEY}"}
         refused = server.http.post(f"/v1/realtime/{path}", content=body, headers=headers)

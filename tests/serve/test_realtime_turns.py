@@ -8,7 +8,7 @@ from realtime_script import Script, brief, final, interim, transcribed, without_
 from fakes.live_sessions import speech_ended, speech_started
 from harken.errors import HarkenError
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig, TurnDetection
-from harken.serve.live.translator import HangUp, StreamClosed
+from harken.serve.live.translator import HangUp
 from harken.serve.work.engine import Failed
 from harken.serve.work.jobs import OpenStream
 from harken.streaming import LoadChanged
@@ -264,10 +264,8 @@ def test_other_options_open_another_stream_whose_times_go_on():
     script = manual()
     script.say(interim(" won"), final(" won"), speech_ended(1.0))
     script.send("session.update", session={"audio": {"input": {"turn_detection": {"type": "server_vad"}}}})
-    assert brief(script.append(1)) == ["OpenStream", "Audio"]
-    closing = (final(" two"), speech_ended(3.0, "close"), transcribed(" one", " two"), StreamClosed())
-    late = script.say(*closing)
-    assert brief(late) == ["delta item_1  two"]
+    script.closing = (final(" two"), speech_ended(3.0, "close"), transcribed(" one", " two"))
+    assert brief(script.append(1)) == ["CloseStream", "delta item_1  two", "OpenStream", "Audio"]
     events = script.say(speech_started(0.5), final(" three"), speech_ended(0.75))
     assert brief(events)[0] == "speech_started item_1 3500"
     assert brief(events)[-1] == "done item_1 one two three"
@@ -293,13 +291,11 @@ def test_a_stream_that_fails_is_told_for_every_item_and_ends_the_session():
 
 def test_a_stream_that_is_refused_once_is_not_asked_for_until_something_changes():
     script = Script()
-    outputs = []
-    for output in script.session.received('{"type":"input_audio_buffer.append","event_id":"e","audio":"AAAA"}'):
-        outputs.append(output)
-        if isinstance(output, OpenStream):
-            (error,) = script.done(script.session.failed(HarkenError("no")))
-            assert error["error"]["event_id"] == "e"
-    assert brief(outputs) == ["OpenStream"]
+    script.refusal = HarkenError("no")
+    opened, error = script.send("input_audio_buffer.append", event_id="e", audio="AAAA")
+    assert isinstance(opened, OpenStream)
+    assert error["error"]["event_id"] == "e"
+    script.refusal = None
     assert script.append(1) == []
     script.send("session.update", session={})
     assert brief(script.append(1)) == ["OpenStream", "Audio"]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from harken.contract import Floats
-from harken.serve.errors import SERVER_FAULT, RequestError, draining, log_unforeseen
+from harken.serve.errors import NORMAL, RequestError, draining, log_unforeseen, request_error
 from harken.serve.live.audio import AudioFormat, AudioInput, open_input
 from harken.serve.live.outgoing import Outgoing, ReplayLog
 from harken.serve.live.translator import (
@@ -28,7 +28,7 @@ from harken.serve.live.translator import (
     HangUp,
     Mark,
     Output,
-    StreamClosed,
+    Outputs,
     Translator,
 )
 from harken.serve.service import Service
@@ -49,13 +49,15 @@ SUBPROTOCOLS = ("realtime", "token", "bearer", "ws")
 """What clients offer, browsers beside the key; they refuse a server that chooses none."""
 IDLE, SESSION_LIMIT, TOO_LARGE = "idle", "session_limit", "message_too_big"
 """Codes of the errors by which a session ends, beside ``"draining"``."""
+ANSWERED = object()
+"""What a line returns for a message that it has answered itself: its client is there."""
 
 
 class Line(Protocol):
     """The messages of one connection."""
 
     async def receive(self) -> Any:
-        """Return the next message, None once the client has gone; a `RequestError` ends the session."""
+        """Return the next message, or `ANSWERED`; None once the client has gone. A `RequestError` ends the session."""
         ...
 
     async def send(self, message: Any) -> None:
@@ -133,35 +135,20 @@ class Session:
         RequestError
             If the connection is to be ended, but not the session.
         """
-        sending, receiving = map(asyncio.create_task, (self._send_all(line, seq), self._receive_all(line)))
-        try:
-            await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
-            if receiving.done():
-                receiving.result()
-            if sending.done():
-                sending.result()
-        except RequestError as problem:
-            if self._outlives:
-                raise
-            self.end(problem)
-            with suppress(ConnectionError):
-                await sending
-        except ConnectionError:
-            return
-        finally:
-            await cancelled(sending, receiving)
+        with suppress(ConnectionError):
+            await first_of(self._send_all(line, seq), self._receive_all(line))
 
-    def end(self, problem: RequestError) -> None:
+    def _end(self, problem: RequestError) -> None:
         """End the session for a reason, behind the last results of its stream; the first reason counts."""
         if not (self._ending or self._hang_up):
             self._ending = self._start(self._finish(problem))
 
     async def aclose(self) -> None:
         """End the session at once, and give back what it holds."""
-        await cancelled(*filter(None, (self._handling, self._ending, self._watching, self._updates)))
+        await cancelled(self._handling, self._ending, self._watching, self._updates)
+        self._hang(HangUp(NORMAL, ""))
         self._abandon_input()
         await self._stream.aclose()
-        self._close()
 
     @property
     def over(self) -> bool:
@@ -172,20 +159,28 @@ class Session:
         return asyncio.create_task(self._guarded(work))
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do some work; the client is told no more than that it failed, if it does."""
+        """Do some work; the session ends if it fails."""
         try:
             await work
         except Exception as error:
             log_unforeseen(error)
-            self._hang(HangUp(SERVER_FAULT, "the server did not foresee this"))
+            self._end(request_error(error))
 
     async def _receive_all(self, line: Line) -> None:
         """Have the messages of a client handled, one after another, until it goes."""
-        while (message := await received(line, self._service.options.idle_s, lambda: self._busy)) is not None:
-            if self._handling:
-                await asyncio.wait((self._handling,))
-            if not (self._ending or self._hang_up):
-                self._handling = self._start(self._perform(self._translator.received(message)))
+        try:
+            while (
+                message := await received(line, self._service.options.idle_s, lambda: self._busy)
+            ) is not None:
+                if self._handling:
+                    await asyncio.wait((self._handling,))
+                if not (self._ending or self._hang_up):
+                    self._handling = self._start(self._perform(self._translator.received(message)))
+        except RequestError as problem:
+            if self._outlives:
+                raise
+            self._end(problem)
+            await asyncio.Event().wait()  # until all has been sent
 
     @property
     def _busy(self) -> bool:
@@ -205,44 +200,44 @@ class Session:
         try:
             async with asyncio.timeout(limit_s or None):
                 await self._service.draining.wait()
-            self.end(draining())
+            self._end(draining())
         except TimeoutError:
-            self.end(
+            self._end(
                 RequestError(f"the session has lasted {limit_s:g} s, the longest allowed", code=SESSION_LIMIT)
             )
 
     async def _finish(self, problem: RequestError) -> None:
         """Send the last results, and hang up."""
-        if self._handling:
-            await cancelled(self._handling)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FINALS_LIMIT_S):
-                await self._perform(self._translator.ended(problem))
-        self._hang(HangUp(problem.close_code, str(problem)))
+        await cancelled(self._handling)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FINALS_LIMIT_S):
+                    await self._perform(self._translator.ended(problem))
+        finally:
+            self._hang(HangUp(problem.close_code, str(problem)))
 
     def _hang(self, hang_up: HangUp) -> None:
-        """Note how the session ends; the first time counts."""
+        """Note how the session ends, and that nothing more is said; the first time counts."""
         self._hang_up = self._hang_up or hang_up
-        self._close()
-        if self._job:
-            self._job.cancel()
-
-    def _close(self) -> None:
-        """Note that nothing more is said."""
         self._outgoing.close()
         if self._captions:
             self._captions.close()
+        if self._job:
+            self._job.cancel()
 
-    async def _perform(self, outputs: Iterable[Output]) -> None:
+    async def _perform(self, outputs: Outputs) -> None:
         """Do what the translator wants; then wait until a slow reader has taken enough of what it was sent."""
-        for output in outputs:
-            try:
-                await self._obey(output)
-            except Exception as error:
-                log_unforeseen(error)
-                if not isinstance(output, Check):
-                    self._abandon_input()
-                await self._perform(self._translator.failed(error))
+        with suppress(StopIteration):
+            output = next(outputs)
+            while True:
+                try:
+                    await self._obey(output)
+                except Exception as error:
+                    if not isinstance(output, Check):
+                        self._abandon_input()
+                    output = outputs.throw(error)
+                else:
+                    output = next(outputs)
         await self._outgoing.room()
 
     async def _obey(self, output: Output) -> None:
@@ -258,12 +253,11 @@ class Session:
             case Mark(token):
                 if self._job:
                     self._job.mark(token)
-            case CloseStream(token):
-                await self._finish_input()
-                await self._close_stream(token)
+            case CloseStream():
+                await self._close_stream()
             case DropStream():
                 self._abandon_input()
-                await cancelled(*filter(None, [self._updates]))
+                await cancelled(self._updates)
                 await self._release()
             case HangUp():
                 self._hang(output)
@@ -271,8 +265,6 @@ class Session:
                 self._outgoing.add(output)
 
     async def _open(self, wanted: OpenStream) -> None:
-        if self._job:
-            await self._close_stream(None)
         self._job = await self._stream.enter_async_context(self._service.stream(wanted))
         self._left = self._service.options.session_limit_s * SAMPLE_RATE * wanted.is_bounded or math.inf
         self._updates = self._start(self._take_updates(self._job))
@@ -286,11 +278,8 @@ class Session:
             await self._perform(self._translator.updated(update))
             if isinstance(update, Flushed) and update.token is self._flush_token:
                 self._flushed.set()
-        await self._perform(self._translator.updated(StreamClosed()))
 
     async def _take(self, audio: Audio) -> None:
-        if self._job is None:
-            return
         if self._input is None or audio.format != self._format:
             await self._finish_input()
             self._input, self._format = open_input(audio.format, self._feed), audio.format
@@ -328,15 +317,12 @@ class Session:
             self._input.abandon()
             self._input = None
 
-    async def _close_stream(self, token: object) -> None:
-        if self._job is None or self._updates is None:
-            await self._perform(self._translator.updated(StreamClosed()))
-            return
-        if token is not None:
-            self._job.flush(token)
-        self._job.close()
-        await asyncio.wait((self._updates,))  # which goes on if this is cancelled
-        await self._release()
+    async def _close_stream(self) -> None:
+        await self._finish_input()
+        if self._job and self._updates:
+            self._job.close()
+            await asyncio.wait((self._updates,))  # which goes on if this is cancelled
+            await self._release()
 
     async def _release(self) -> None:
         """Give back the stream."""
@@ -423,18 +409,22 @@ async def received(line: Line, idle_s: float, is_busy: Callable[[], bool] = lamb
     RequestError
         If none comes for some seconds while it does not wait for the server, or if the line raises it.
     """
-    receiving = asyncio.create_task(line.receive())
-    try:
-        while not (await asyncio.wait((receiving,), timeout=idle_s))[0]:
-            if not is_busy():
-                raise RequestError(f"no message has come for {idle_s:g} s", code=IDLE)
-        return receiving.result()
-    finally:
-        receiving.cancel()
+    message = ANSWERED
+    while message is ANSWERED:
+        receiving = asyncio.create_task(line.receive())
+        try:
+            while not (await asyncio.wait((receiving,), timeout=idle_s))[0]:
+                if not is_busy():
+                    raise RequestError(f"no message has come for {idle_s:g} s", code=IDLE)
+            message = receiving.result()
+        finally:
+            receiving.cancel()
+    return message
 
 
-async def cancelled(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks, and wait until they have ended."""
-    for task in tasks:
+async def cancelled(*tasks: asyncio.Task[None] | None) -> None:
+    """Cancel those tasks that there are, and wait until they have ended."""
+    begun = [task for task in tasks if task]
+    for task in begun:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*begun, return_exceptions=True)

@@ -6,8 +6,6 @@ An utterance has interim results, of which each replaces the one before, and one
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 from uuid import uuid4
@@ -19,7 +17,7 @@ from starlette.websockets import WebSocket
 from harken.errors import OptionError
 from harken.results import Segment, Word
 from harken.serve.errors import NORMAL, RequestError, object_in, request_error
-from harken.serve.live.audio import CONTAINER, AudioFormat
+from harken.serve.live.audio import CONTAINER
 from harken.serve.live.connection import serve_socket
 from harken.serve.live.translator import (
     Audio,
@@ -28,8 +26,7 @@ from harken.serve.live.translator import (
     Flush,
     HangUp,
     Mark,
-    Output,
-    StreamClosed,
+    Outputs,
     Translator,
 )
 from harken.serve.rest.deepgram import (
@@ -51,7 +48,7 @@ from harken.serve.work.jobs import Flushed, LiveUpdate, OpenStream
 from harken.streaming import FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamOptions
 
 OFF = "false"
-PAUSE_MS, MIN_PAUSE_MS, MAX_PAUSE_MS = 500, 350, 10_000
+PAUSE_S, MIN_PAUSE_S, MAX_PAUSE_S = 0.5, 0.35, 10.0
 """Silence that ends an utterance, if nobody says otherwise; shorter ones would cut sentences into words."""
 CHANNELS = (0, 1)
 """The channel of a message, and how many there are."""
@@ -59,70 +56,17 @@ FINALIZE = "finalize"
 """Token of a flush; that of a mark is the end of the last word before it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveRequest:
-    """The request of a client, from the address.
-
-    Parameters
-    ----------
-    stream : OpenStream
-        What its audio is transcribed with.
-    audio : AudioFormat
-    interim : bool
-        True for interim results.
-    ends_speech : bool
-        True to tell when a pause ends the speech.
-    vad_events : bool
-        True to tell when speech starts.
-    multilingual : bool
-        True to tell the languages.
-    utterance_end_s : float or None
-        Silence behind the last word that is told, in seconds; None if it is not.
-    """
-
-    stream: OpenStream
-    audio: AudioFormat
-    interim: bool
-    ends_speech: bool
-    vad_events: bool
-    multilingual: bool
-    utterance_end_s: float | None
-
-
 def routes(service: Service) -> list[BaseRoute]:
     """Return the route of the WebSocket."""
 
     async def serve(socket: WebSocket) -> None:
         try:
-            asked = parse_query(socket.query_params, service)
+            translator = DeepgramTranslator(socket.query_params, service)
         except OptionError as error:
             raise DIALECT.problem(error) from error
-        await serve_socket(service, socket, DeepgramTranslator(asked, str(uuid4())))
+        await serve_socket(service, socket, translator)
 
     return [WebSocketRoute("/v1/listen", serve)]
-
-
-def parse_query(query: QueryParams, service: Service) -> LiveRequest:
-    """Read the parameters of the address; others are ignored, as there are many.
-
-    Raises
-    ------
-    RequestError, OptionError
-        If a value is not allowed.
-    """
-    form = Form(query.multi_items())
-    utterance_end_ms = _milliseconds(form, "utterance_end_ms")
-    model = service.models.resolve(model_name(form) or service.models.ids[0])
-    wish = (model, listen_options(form), _stream_options(form))
-    return LiveRequest(
-        stream=OpenStream(*wish, speakers=form.flag("diarize")),
-        audio=audio_format(form),
-        interim=form.flag("interim_results"),
-        ends_speech=_endpointing(form) != OFF,
-        vad_events=form.flag("vad_events"),
-        multilingual=form.text("language") == MULTILINGUAL,
-        utterance_end_s=None if utterance_end_ms is None else utterance_end_ms / 1000,
-    )
 
 
 def _endpointing(form: Form) -> str:
@@ -133,16 +77,16 @@ def _stream_options(form: Form) -> StreamOptions:
     given = _endpointing(form)
     if given == OFF:
         return StreamOptions()
-    pause_ms = PAUSE_MS if given in ("", "true") else _milliseconds(form, "endpointing") or 0.0
-    pause_s = min(max(pause_ms, MIN_PAUSE_MS), MAX_PAUSE_MS) / 1000
+    pause_s = PAUSE_S if given in ("", "true") else _seconds(form, "endpointing") or 0.0
+    pause_s = min(max(pause_s, MIN_PAUSE_S), MAX_PAUSE_S)
     return StreamOptions(sentence_pause_s=pause_s, pause_s=pause_s)
 
 
-def _milliseconds(form: Form, name: str) -> float | None:
+def _seconds(form: Form, name: str) -> float | None:
     value = form.number(name)
     if value is not None and value < 0:
         raise bad_field(name, f"{value:g}", "a number of milliseconds from 0 on")
-    return value
+    return None if value is None else value / 1000
 
 
 class DeepgramTranslator(Translator):
@@ -150,12 +94,32 @@ class DeepgramTranslator(Translator):
 
     Parameters
     ----------
-    asked : LiveRequest
-    request_id : str
+    query : QueryParams
+        Parameters of the address; those that are not known are ignored, as there are many.
+    service : Service
+
+    Attributes
+    ----------
+    stream : OpenStream
+        What its audio is transcribed with.
+
+    Raises
+    ------
+    RequestError, OptionError
+        If a value is not allowed.
     """
 
-    def __init__(self, asked: LiveRequest, request_id: str) -> None:
-        self._asked, self._request_id = asked, request_id
+    def __init__(self, query: QueryParams, service: Service) -> None:
+        form = Form(query.multi_items())
+        self._utterance_end_s = _seconds(form, "utterance_end_ms")  # silence behind the last word that is told
+        model = service.models.resolve(model_name(form) or service.models.ids[0])
+        wish = (model, listen_options(form), _stream_options(form))
+        self.stream = OpenStream(*wish, speakers=form.flag("diarize"))
+        self._audio = audio_format(form)
+        self._tells_interims, self._tells_starts = form.flag("interim_results"), form.flag("vad_events")
+        self._tells_ends = _endpointing(form) != OFF
+        self._tells_languages = form.text("language") == MULTILINGUAL
+        self._request_id = str(uuid4())
         self._is_open = False
         self._n_bytes = 0
         self._words: list[Word] = []  # committed ones of the utterance in progress
@@ -164,44 +128,46 @@ class DeepgramTranslator(Translator):
         self._start_s = self._end_s = 0.0  # of the present result
         self._last_word_s = inf  # end of the last word before silence
 
-    def opened(self) -> Iterator[Output]:
-        yield Check(self._asked.stream)
+    def opened(self) -> Outputs:
+        yield Check(self.stream)
 
-    def received(self, message: str | bytes) -> Iterator[Output]:
+    def received(self, message: str | bytes) -> Outputs:
         if isinstance(message, bytes):
             yield from self._take(message) if message else self._close()
             return
+        allowed = "an object of type KeepAlive, Finalize or CloseStream"
+        unknown = RequestError(f"a message of text is unknown; allowed is {allowed}", code="SchemaError")
         try:
-            kind = object_in(message, _unknown_message()).get("type")
-            match kind:
-                case "KeepAlive":
-                    return
-                case "Finalize":
-                    yield Flush(FINALIZE)
-                case "CloseStream":
-                    yield from self._close()
-                case _:
-                    raise _unknown_message()
-        except RequestError as problem:
-            yield self._error(problem)
+            kind = object_in(message, unknown).get("type")
+        except RequestError:
+            kind = None
+        match kind:
+            case "KeepAlive":
+                return
+            case "Finalize":
+                yield Flush(FINALIZE)
+            case "CloseStream":
+                yield from self._close()
+            case _:
+                yield self._error(unknown)
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
+    def updated(self, update: LiveUpdate) -> Outputs:
         match update:
             case SpeechStarted(audio_s=audio_s):
                 self._last_word_s = inf
-                if self._asked.vad_events:
+                if self._tells_starts:
                     yield _message("SpeechStarted", channel=CHANNELS, timestamp=round(audio_s, 3))
             case Interim():
                 self._end_s = update.audio_s
                 self._words += update.words
-                if self._asked.interim:
+                if self._tells_interims:
                     yield self._results(alternative_json(update.committed + update.tentative, self._words))
             case FinalSegment(segment=segment):
                 self._segments.append(segment)
             case SpeechEnded(audio_s=audio_s, reason=reason):
                 self._end_s = audio_s
                 if reason != "flush":  # else the flush tells
-                    yield self._final(speech_final=self._asked.ends_speech and reason != "limit")
+                    yield self._final(speech_final=self._tells_ends and reason != "limit")
                     yield from self._silence()  # its audio may have come before the end was found
             case Flushed(token=token) if token == FINALIZE:
                 yield self._final(speech_final=True, from_finalize=True)
@@ -211,39 +177,38 @@ class DeepgramTranslator(Translator):
             case Failed(failure=failure):
                 yield from self._hang_up(request_error(failure))
 
-    def ended(self, problem: RequestError) -> Iterator[Output]:
+    def ended(self, problem: RequestError) -> Outputs:
         yield CloseStream()
         yield from self._hang_up(problem)
 
-    def _take(self, audio: bytes) -> Iterator[Output]:
+    def _take(self, audio: bytes) -> Outputs:
         if not self._is_open:
             self._is_open = True
-            yield self._asked.stream
+            yield self.stream
         self._n_bytes += len(audio)
-        yield Audio(audio, self._asked.audio)
+        yield Audio(audio, self._audio)
         yield from self._silence()
 
-    def _silence(self) -> Iterator[Output]:
+    def _silence(self) -> Outputs:
         """Have the end of the utterance told once the audio so far has been heard, if it ends in enough silence."""
-        silence_s, told_s = self._received_s - self._last_word_s, self._asked.utterance_end_s
+        silence_s, told_s = self._received_s - self._last_word_s, self._utterance_end_s
         if told_s is not None and silence_s >= told_s:
             yield Mark(self._last_word_s)
 
-    def _close(self) -> Iterator[Output]:
+    def _close(self) -> Outputs:
         yield CloseStream()
-        duration_s = self._end_s if self._asked.audio.format == CONTAINER else self._received_s
+        duration_s = self._end_s if self._audio.format == CONTAINER else self._received_s
         yield _message("Metadata", **metadata_json(self._request_id, duration_s))
         yield HangUp(NORMAL, "")
 
-    def _hang_up(self, problem: RequestError) -> Iterator[Output]:
+    def _hang_up(self, problem: RequestError) -> Outputs:
         yield self._error(problem)
         yield HangUp(problem.close_code, str(problem))
 
     @property
     def _received_s(self) -> float:
         """Seconds of audio that have come; of a container nobody knows, so it is silence that counts as long."""
-        audio = self._asked.audio
-        return inf if audio.format == CONTAINER else self._n_bytes / audio.bytes_per_s
+        return inf if self._audio.format == CONTAINER else self._n_bytes / self._audio.bytes_per_s
 
     def _final(self, *, speech_final: bool, from_finalize: bool = False) -> str:
         """Return the final result of all that has not been told, which may be nothing."""
@@ -255,7 +220,7 @@ class DeepgramTranslator(Translator):
         for name in (name for word in words for name in word.speakers):
             self._speakers.setdefault(name, len(self._speakers))
         alternative = alternative_json(text, words, self._speakers)
-        if self._asked.multilingual:
+        if self._tells_languages:
             alternative |= languages_json(segments)
         message = self._results(
             alternative, is_final=True, speech_final=speech_final, from_finalize=from_finalize
@@ -271,7 +236,6 @@ class DeepgramTranslator(Translator):
         speech_final: bool = False,
         from_finalize: bool = False,
     ) -> str:
-        model = self._asked.stream.model
         return _message(
             "Results",
             channel_index=CHANNELS,
@@ -283,8 +247,8 @@ class DeepgramTranslator(Translator):
             channel={"alternatives": [alternative]},
             metadata={
                 "request_id": self._request_id,
-                "model_info": model_info(model),
-                "model_uuid": model_uuid(model),
+                "model_info": model_info(self.stream.model),
+                "model_uuid": model_uuid(self.stream.model),
             },
         )
 
@@ -295,8 +259,3 @@ class DeepgramTranslator(Translator):
 
 def _message(kind: str, **fields: Any) -> str:
     return json.dumps({"type": kind} | fields, ensure_ascii=False)
-
-
-def _unknown_message() -> RequestError:
-    allowed = "an object of type KeepAlive, Finalize or CloseStream"
-    return RequestError(f"a message of text is unknown; allowed is {allowed}", code="SchemaError")

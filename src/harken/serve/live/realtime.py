@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from secrets import token_hex
 from time import time
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -18,35 +17,39 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from harken.errors import HarkenError
-from harken.serve.errors import NORMAL, RESTART, TRY_LATER, RequestError, object_in, request_error
+from harken.serve.errors import (
+    NORMAL,
+    RESTART,
+    TRY_LATER,
+    RequestError,
+    log_unforeseen,
+    object_in,
+    request_error,
+)
 from harken.serve.guard import Ticket, Tickets, given_keys
 from harken.serve.live.connection import IDLE, SESSION_LIMIT, serve_socket
 from harken.serve.live.realtime_config import (
     MAX_NAME_CHARS,
-    OF_WORDS,
     SessionConfig,
+    checked_object,
     invalid_value,
     option_paths,
-    shown_beta_config,
     shown_config,
-    unknown_parameter,
     updated_config,
 )
 from harken.serve.live.translator import (
     Audio,
     Check,
     CloseStream,
-    Flush,
     HangUp,
-    Output,
-    StreamClosed,
+    Outputs,
     Translator,
 )
-from harken.serve.live.turns import EventWriter, Turns
+from harken.serve.live.turns import EventWriter, Turns, new_id
 from harken.serve.rest.forms import received_body
 from harken.serve.service import Service
 from harken.serve.work.engine import Failed
-from harken.serve.work.jobs import LiveUpdate, OpenStream
+from harken.serve.work.jobs import LiveUpdate
 
 BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
 BETA_HEADER, BETA_VERSION = "openai-beta", "realtime=v1"
@@ -87,32 +90,42 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
 
     async def client_secrets(request: Request) -> Response:
         """Make a short-lived key for a browser: OpenAI's Realtime API."""
-        _refuse_tickets(tickets, request.headers)
-        body = _checked_body(await _read_body(request), ("expires_after", "session"))
+        body = checked_object(await asked_by(request), "", ("expires_after", "session"))
         ticket, config = await make_ticket(
             body.get("session") or {}, body.get("expires_after"), "expires_after"
         )
-        session = shown_config(config, new_id("sess"), None)
+        session = shown_config(config, new_id("sess"), beta=False)
         return JSONResponse({"value": ticket.value, "expires_at": ticket.expires_at, "session": session})
 
     async def transcription_sessions(request: Request) -> Response:
         """Make a short-lived key for a browser, in the beta dialect."""
-        _refuse_tickets(tickets, request.headers)
-        body = await _read_body(request)
-        secret = _checked_body(body.pop("client_secret", None) or {}, ("expires_at",))
+        body = await asked_by(request)
+        secret = checked_object(body.pop("client_secret", None) or {}, "client_secret", ("expires_at",))
         ticket, config = await make_ticket(body, secret.get("expires_at"), "client_secret.expires_at")
-        session = shown_beta_config(config, new_id("sess"), None)
+        session = shown_config(config, new_id("sess"), beta=True)
         secret = {"value": ticket.value, "expires_at": ticket.expires_at}
         return JSONResponse(session | {"client_secret": secret})
+
+    async def asked_by(request: Request) -> dict[str, Any]:
+        """Return the body of a request for a ticket; not from who has only a ticket, which would never expire then."""
+        if any(map(tickets.find, given_keys(request.headers))):
+            raise RequestError(
+                "a short-lived key cannot make others; the server's own key is needed",
+                status=403,
+                type="authentication_error",
+                code="invalid_api_key",
+            )
+        body = await received_body(request, MAX_BODY_BYTES)
+        return _read_json(body) if body.strip() else {}
 
     async def make_ticket(session: Any, expires_after: Any, path: str) -> tuple[Ticket, SessionConfig]:
         """Return a ticket for sessions that begin with an update, and their configuration."""
         config = updated_config(SessionConfig(), session)
         try:
-            await service.check(_stream(config))
+            await service.check(config.stream())
         except HarkenError as error:
             raise request_error(error, option_paths(session)) from error
-        given = _checked_body({} if expires_after is None else expires_after, ("anchor", "seconds"), f"{path}.")
+        given = checked_object({} if expires_after is None else expires_after, path, ("anchor", "seconds"))
         if given.get("anchor", "created_at") != "created_at":
             raise invalid_value(f"{path}.anchor", given["anchor"], "'created_at'")
         seconds = given.get("seconds", TICKET_S)
@@ -129,11 +142,6 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
     ]
 
 
-def new_id(prefix: str) -> str:
-    """Return an id that no other session, event or item has."""
-    return f"{prefix}_{token_hex(12)}"
-
-
 def _first_config(tickets: Tickets, headers: Headers) -> SessionConfig:
     """Return the configuration that a session begins with: that of its ticket, if it has one."""
     for key in given_keys(headers):
@@ -141,31 +149,6 @@ def _first_config(tickets: Tickets, headers: Headers) -> SessionConfig:
         if ticket and isinstance(ticket.session, SessionConfig):
             return ticket.session
     return SessionConfig()
-
-
-def _refuse_tickets(tickets: Tickets, headers: Headers) -> None:
-    """Refuse to make a ticket for one who has only a ticket, which would never expire then."""
-    if any(map(tickets.find, given_keys(headers))):
-        raise RequestError(
-            "a short-lived key cannot make others; the server's own key is needed",
-            status=403,
-            type="authentication_error",
-            code="invalid_api_key",
-        )
-
-
-async def _read_body(request: Request) -> dict[str, Any]:
-    body = await received_body(request, MAX_BODY_BYTES)
-    return _read_json(body) if body.strip() else {}
-
-
-def _checked_body(value: Any, known: tuple[str, ...], path: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise invalid_value(path.rstrip(".") or "body", value, "an object", "invalid_type")
-    for key in value:
-        if key not in known:
-            raise unknown_parameter(path, key)
-    return value
 
 
 class RealtimeSession(Translator):
@@ -182,8 +165,6 @@ class RealtimeSession(Translator):
         True for the beta dialect; a client that sends its events switches to it.
     query : mapping
         Parameters of the address: the intent, and a model.
-    new_id : callable
-        Makes ids with a prefix.
     """
 
     def __init__(
@@ -194,74 +175,54 @@ class RealtimeSession(Translator):
         expires_at: int | None = None,
         beta: bool = False,
         query: Mapping[str, str] = MappingProxyType({}),
-        new_id: Callable[[str], str] = new_id,
     ) -> None:
         self._resolve_model, self._expires_at = resolve_model, expires_at
-        self._writer = EventWriter(beta, new_id)
+        self._writer = EventWriter(beta)
         self._turns = Turns(self._writer, config)
         self._id, self._query = new_id("sess"), query
         self._configure(config)
         self._is_open = self._is_refused = False
-        self._opened_with = config
-        self._next_start_s = self._received_s = 0.0
+        self._opened_with = self._stream
+        self._received_s = 0.0
         self._event_id: str | None = None
         self._paths: Mapping[str, str] = option_paths(None)
-        self._checked_paths: Mapping[str, str] | None = None  # those of an update that is being checked
-        self._problem: RequestError | None = None
 
-    def opened(self) -> Iterator[Output]:
+    def opened(self) -> Outputs:
         problem = self._read_query()
         yield self._session_event("created")
         if problem:
             yield self._writer.error(problem)
 
-    def received(self, message: str | bytes) -> Iterator[Output]:
+    def received(self, message: str | bytes) -> Outputs:
         self._event_id = None
         try:
             event = _read_json(message)
             self._event_id = _client_event_id(event)
-            handle, *names = self._HANDLERS[_check_event(event, self._HANDLERS)]
+            handle, *names = self._handler(event)
             yield from handle(self, *(event[name] for name in names))
         except RequestError as error:
             yield self._writer.error(error, self._event_id)
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
+    def updated(self, update: LiveUpdate) -> Outputs:
         match update:
             case Failed(failure=failure):
                 problem = request_error(failure, self._paths)
                 yield from self._turns.fail(problem, self._received_s)
                 yield self._writer.error(problem)
                 yield HangUp(problem.close_code, str(problem))
-            case StreamClosed():
-                self._turns.end_stream(self._next_start_s, self._opened_with)
-                if self._problem:
-                    yield from self._say_goodbye(self._problem)
             case _:
                 yield from self._turns.update(update)
 
-    def failed(self, error: Exception) -> Iterator[Output]:
-        if self._checked_paths is not None:
-            yield self._writer.error(request_error(error, self._checked_paths), self._event_id)
-            self._checked_paths = None
-            return
-        self._is_refused, self._is_open = True, False
-        problem = request_error(error, self._paths)
-        yield from self._turns.fail(problem, self._received_s)
-        yield self._writer.error(problem, self._event_id)
-        if problem.status in RETRY_STATUSES:
-            yield HangUp(TRY_LATER, str(problem))
-
-    def ended(self, problem: RequestError) -> Iterator[Output]:
-        if problem.code not in _GOODBYES:
-            yield HangUp(problem.close_code, str(problem))
-        elif not self._is_open:
-            yield from self._say_goodbye(problem)
+    def ended(self, problem: RequestError) -> Outputs:
+        if problem.code in _GOODBYES:
+            if self._is_open and self._config.turns is None and self._uncommitted_s >= MIN_COMMIT_S:
+                yield from self._commit()
+            yield CloseStream()
+            code, close_code = _GOODBYES[problem.code]
+            yield self._writer.error(RequestError(str(problem), type="server_error", code=code))
+            yield HangUp(close_code, str(problem))
         else:
-            self._problem, mark = problem, None
-            if self._config.turns is None and self._uncommitted_s >= MIN_COMMIT_S:
-                mark, events = self._turns.commit(self._received_s)
-                yield from events
-            yield CloseStream(mark)
+            yield HangUp(problem.close_code, str(problem))
 
     def _read_query(self) -> RequestError | None:
         """Take the model that the address names; return what is wrong with it."""
@@ -278,67 +239,90 @@ class RealtimeSession(Translator):
         self._configure(replace(self._config, model=model))
         return None
 
-    def _update(self, session: Any) -> Iterator[Output]:
+    def _handler(self, event: dict[str, Any]) -> tuple[Any, ...]:
+        """Return what takes an event, and the names of the fields that it takes; all of them are there, and no others.
+
+        Raises
+        ------
+        RequestError
+            If it is not an event of transcription sessions, or has a field too few or too many.
+        """
+        name = event.get("type")
+        if name is None:
+            raise RequestError("the event has no type", code="missing_required_parameter", param="type")
+        if not isinstance(name, str) or name not in self._HANDLERS:
+            raise invalid_value("type", name, ", ".join(self._HANDLERS))
+        handler = self._HANDLERS[name]
+        for field in handler[1:]:
+            if field not in event:
+                message = f"an event of type {name} has no {field}"
+                raise RequestError(message, code="missing_required_parameter", param=field)
+        checked_object(event, "", ("type", "event_id", *handler[1:]))
+        return handler
+
+    def _update(self, session: Any) -> Outputs:
         config, paths = updated_config(self._config, session), option_paths(session)
         if self._received_s and config.audio_format != self._config.audio_format:
             raise invalid_value(
                 paths["format"], config.format, f"{self._config.format} at its rate, as audio has come in it"
             )
-        self._checked_paths = paths
-        yield Check(_stream(config))
-        if self._checked_paths is None:
-            return  # it was refused
-        self._checked_paths = None
+        try:
+            yield Check(config.stream())
+        except Exception as error:
+            log_unforeseen(error)
+            raise request_error(error, paths) from error
         self._is_refused, self._paths = False, paths
         self._configure(config)
         yield self._session_event("updated")
 
-    def _update_beta(self, session: Any) -> Iterator[Output]:
+    def _update_beta(self, session: Any) -> Outputs:
         self._writer.beta = True
         yield from self._update(session)
 
-    def _append(self, audio: Any) -> Iterator[Output]:
+    def _append(self, audio: Any) -> Outputs:
         data = _decoded_audio(audio)
         if not data or self._is_refused:
             return
-        if not self._is_open or self._opened_with != self._stream_config:
-            yield from self._open_stream()
-        if self._is_refused:
-            return
-        self._received_s += len(data) / self._config.audio_format.bytes_per_s
-        yield Audio(data, self._config.audio_format)
-        yield from self._check_silence()
+        try:
+            if not self._is_open or self._opened_with != self._stream:
+                yield from self._open_stream()
+            self._received_s += len(data) / self._config.audio_format.bytes_per_s
+            yield Audio(data, self._config.audio_format)
+        except Exception as error:
+            log_unforeseen(error)
+            yield from self._refuse(error)
+        else:
+            yield from self._turns.check_silence(self._received_s)
 
-    def _open_stream(self) -> Iterator[Output]:
+    def _open_stream(self) -> Outputs:
         """Open a stream, behind one that was opened with another configuration."""
-        config = self._opened_with = self._stream_config
-        self._next_start_s = self._received_s
-        if not self._is_open:
-            self._turns.end_stream(self._next_start_s, config)
-        self._is_open = True
-        yield _stream(config)
+        if self._is_open:
+            yield CloseStream()
+        self._is_open, self._opened_with = True, self._stream
+        self._turns.begin_stream(self._received_s, self._stream)
+        yield self._stream
 
-    def _check_silence(self) -> Iterator[Output]:
-        turns = self._config.turns
-        limit_ms = turns.idle_timeout_ms if turns and turns.type == "server_vad" else None
-        silence_s = self._received_s - self._turns.active_s
-        if limit_ms is not None and self._turns.is_silent and round(silence_s * 1000, 3) >= limit_ms:
-            yield Flush(self._turns.check_silence(self._received_s))
+    def _refuse(self, error: Exception) -> Outputs:
+        """Tell why there is no stream, and ask for none until something changes."""
+        self._is_refused, self._is_open = True, False
+        problem = request_error(error, self._paths)
+        yield from self._turns.fail(problem, self._received_s)
+        yield self._writer.error(problem, self._event_id)
+        if problem.status in RETRY_STATUSES:
+            yield HangUp(TRY_LATER, str(problem))
 
-    def _commit(self) -> Iterator[Output]:
+    def _commit(self) -> Outputs:
         if self._uncommitted_s < MIN_COMMIT_S:
             raise RequestError(
                 f"{max(self._uncommitted_s, 0.0) * 1000:.0f} ms of audio have come since the last commit; "
                 f"a commit takes {MIN_COMMIT_S * 1000:.0f} ms",
                 code="input_audio_buffer_commit_empty",
             )
-        mark, events = self._turns.commit(self._received_s)
-        yield from events
-        yield Flush(mark)
+        yield from self._turns.commit(self._received_s)
 
-    def _clear(self) -> Iterator[Output]:
+    def _clear(self) -> Outputs:
         if self._is_open:
-            yield Flush(self._turns.clear(self._received_s), drops=True)
+            yield from self._turns.clear(self._received_s)
         yield self._writer.event("input_audio_buffer.cleared")
 
     @property
@@ -346,24 +330,14 @@ class RealtimeSession(Translator):
         """Seconds of audio that belong to no item yet, to the microsecond: sums of floats are a little off."""
         return round(self._received_s - self._turns.committed_s, 6)
 
-    @property
-    def _stream_config(self) -> SessionConfig:
-        """The configuration as far as it matters to the stream."""
-        return replace(self._config, include=tuple(OF_WORDS.intersection(self._config.include)))
-
     def _configure(self, config: SessionConfig) -> None:
         self._config = self._turns.config = config
+        self._stream = config.stream()
 
     def _session_event(self, kind: str) -> str:
-        prefix, show = (
-            ("transcription_session", shown_beta_config) if self._writer.beta else ("session", shown_config)
-        )
-        return self._writer.event(f"{prefix}.{kind}", session=show(self._config, self._id, self._expires_at))
-
-    def _say_goodbye(self, problem: RequestError) -> Iterator[Output]:
-        code, close_code = _GOODBYES[problem.code]
-        yield self._writer.error(RequestError(str(problem), type="server_error", code=code))
-        yield HangUp(close_code, str(problem))
+        prefix = "transcription_session" if self._writer.beta else "session"
+        shown = shown_config(self._config, self._id, self._expires_at, beta=self._writer.beta)
+        return self._writer.event(f"{prefix}.{kind}", session=shown)
 
     _HANDLERS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         {
@@ -377,18 +351,6 @@ class RealtimeSession(Translator):
     """What takes the events of clients, and their fields beside the type and the id."""
 
 
-def _stream(config: SessionConfig) -> OpenStream:
-    """Return the stream of a configuration."""
-    return OpenStream(
-        config.model,
-        config.transcribe_options(),
-        config.stream_options(),
-        is_bounded=False,
-        speakers=config.speakers,
-        whole_turns=config.whole_turns,
-    )
-
-
 def _read_json(message: str | bytes) -> dict[str, Any]:
     """Return the object in a message; an error says that there is none."""
     problem = RequestError("a message is not a JSON object; allowed is one event in each", code="invalid_json")
@@ -399,30 +361,6 @@ def _client_event_id(event: dict[str, Any]) -> str | None:
     """Return the id that the client has given to an event, None if it is not usable."""
     event_id = event.get("event_id")
     return event_id if isinstance(event_id, str) and len(event_id) <= MAX_EVENT_ID_CHARS else None
-
-
-def _check_event(event: dict[str, Any], known: Mapping[str, tuple[Any, ...]]) -> str:
-    """Return the type of an event of a client, which is known with its fields.
-
-    Raises
-    ------
-    RequestError
-        If it is not an event of transcription sessions, or has a field too few or too many.
-    """
-    name = event.get("type")
-    if name is None:
-        raise RequestError("the event has no type", code="missing_required_parameter", param="type")
-    if not isinstance(name, str) or name not in known:
-        raise invalid_value("type", name, ", ".join(known))
-    _, *fields = known[name]
-    for field in fields:
-        if field not in event:
-            message = f"an event of type {name} has no {field}"
-            raise RequestError(message, code="missing_required_parameter", param=field)
-    for key in event:
-        if key not in ("type", "event_id", *fields):
-            raise unknown_parameter("", key)
-    return name
 
 
 def _decoded_audio(audio: Any) -> bytes:

@@ -7,7 +7,7 @@ configuration so far.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from typing import Any, Literal
 from harken.errors import OptionError
 from harken.serve.errors import RequestError, request_error
 from harken.serve.live.audio import RATES_HZ, AudioFormat
+from harken.serve.work.jobs import OpenStream
 from harken.streaming import StreamOptions
 from harken.text import from_language_tag, from_language_tags
 from harken.transcribe import TranscribeOptions
@@ -31,8 +32,6 @@ LOGPROBS, INTERIM, SEGMENTS = (
     "harken.segments",
 )
 INCLUDES = (LOGPROBS, INTERIM, SEGMENTS)
-OF_WORDS = frozenset({LOGPROBS, SEGMENTS})
-"""Includes for which the stream finds the words of its segments."""
 DIARIZING_MODEL = "gpt-4o-transcribe-diarize"
 """Name of a model by which clients ask for segments with their speakers; like OpenAI's other names it means any."""
 DELAYS: Mapping[str, str] = MappingProxyType(
@@ -59,14 +58,6 @@ class TurnDetection:
     silence_duration_ms: int = 500
     idle_timeout_ms: int | None = None
     eagerness: str = "auto"
-
-    @property
-    def pauses_s(self) -> tuple[float, float]:
-        """Pauses that end a turn, behind a sentence and anywhere."""
-        if self.type == "semantic_vad":
-            return PAUSES_S[self.eagerness]
-        pause_s = self.silence_duration_ms / 1000
-        return pause_s, pause_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,61 +88,60 @@ class SessionConfig:
         return self.model == DIARIZING_MODEL
 
     @property
-    def whole_turns(self) -> bool:
-        """True if turns are transcribed once more when they are committed: utterances do not stand alone in a file.
-
-        Speakers are known of the stream alone, so their segments are those of its utterances.
-        """
-        return self.turns is None and not self.speakers
-
-    @property
     def audio_format(self) -> AudioFormat:
         """Format and rate of the audio."""
         return AudioFormat(format=ENCODINGS[self.format], rate=self.rate_hz)
 
-    def transcribe_options(self) -> TranscribeOptions:
-        """Return the options of the transcription.
+    def stream(self) -> OpenStream:
+        """Return the stream of this configuration.
+
+        A turn has the text of a file with its samples. One that the server detects is an utterance, whose final is
+        exact for that. One that a client commits has several, which do not stand alone in a file: it is transcribed
+        behind the stream. Speakers are known of the stream alone, so their segments are those of its utterances.
 
         Raises
         ------
         OptionError
-            If one is not allowed.
+            If an option is not allowed.
         """
-        speech = {}
-        if self.turns and self.turns.type == "server_vad":
-            pad_s = self.turns.prefix_padding_ms / 1000
-            threshold = min(max(self.turns.threshold, MIN_THRESHOLD), MAX_THRESHOLD)
+        turns = self.turns
+        whole_turns = turns is None and not self.speakers
+        pauses: dict[str, float] = {}
+        speech: dict[str, float] = {}
+        if turns and turns.type == "semantic_vad":
+            pauses = dict(zip(("sentence_pause_s", "pause_s"), PAUSES_S[turns.eagerness], strict=True))
+        elif turns:
+            silence_s, pad_s = turns.silence_duration_ms / 1000, turns.prefix_padding_ms / 1000
+            pauses = {"sentence_pause_s": silence_s, "pause_s": silence_s}
             speech = {
-                "vad_threshold": threshold,
+                "vad_threshold": min(max(turns.threshold, MIN_THRESHOLD), MAX_THRESHOLD),
                 "vad_speech_pad_s": pad_s,
                 "vad_min_silence_s": max(1.0, 2 * pad_s),
             }
-        return TranscribeOptions(
+        options = TranscribeOptions(
             language=from_language_tag(self.language),
             languages=from_language_tags(self.languages),
             initial_prompt=self.prompt,
             hotwords=self.keywords,
-            word_timestamps=not OF_WORDS.isdisjoint(self.include),
+            word_timestamps=LOGPROBS in self.include or SEGMENTS in self.include,
             **speech,  # type: ignore[arg-type]
         )
-
-    def stream_options(self) -> StreamOptions:
-        """Return the options of the stream.
-
-        A turn has the text of a file with its samples. One that the server detects is an utterance, whose final is
-        exact for that. One that a client commits is transcribed behind the stream, if it is whole.
-        """
-        if self.turns is None:
-            return StreamOptions(delay=DELAYS[self.delay], finals="streamed" if self.whole_turns else "exact")
-        sentence_pause_s, pause_s = self.turns.pauses_s
-        return StreamOptions(
-            delay=DELAYS[self.delay], finals="turns", sentence_pause_s=sentence_pause_s, pause_s=pause_s
+        finals = "turns" if turns else "streamed" if whole_turns else "exact"
+        stream_options = StreamOptions(delay=DELAYS[self.delay], finals=finals, **pauses)  # type: ignore[arg-type]
+        return OpenStream(
+            self.model,
+            options,
+            stream_options,
+            is_bounded=False,
+            speakers=self.speakers,
+            whole_turns=whole_turns,
         )
 
 
-TRANSCRIPTION_OPTIONS = {
-    **{"model": "model", "speakers": "model", "language": "language", "languages": "languages"},
-    **{"initial_prompt": "prompt", "hotwords": "keywords"},
+TRANSCRIPTION_OPTIONS = {name: name for name in ("model", "language", "languages")} | {
+    "speakers": "model",
+    "initial_prompt": "prompt",
+    "hotwords": "keywords",
 }
 TURN_OPTIONS = {
     "vad_threshold": "threshold",
@@ -177,8 +167,7 @@ def updated_config(config: SessionConfig, session: Any) -> SessionConfig:
     """
     changed = _read_group(_SESSION, session, "session", config)
     try:
-        changed.transcribe_options()
-        changed.stream_options()
+        changed.stream()
     except OptionError as error:
         raise request_error(error, option_paths(session)) from None
     return changed
@@ -195,30 +184,33 @@ def option_paths(session: Any) -> Mapping[str, str]:
     )
 
 
-def shown_config(config: SessionConfig, session_id: str, expires_at: int | None) -> dict[str, Any]:
-    """Return the whole effective configuration in the present dialect."""
-    rate = {"rate": config.rate_hz} if config.format == PCM else {}
-    names = {"languages": [*config.languages], "keywords": [*config.keywords], "delay": config.delay}
-    audio_input = {
-        "format": {"type": config.format} | rate,
-        "noise_reduction": None,
-        "transcription": _shown_transcription(config) | names,
-        "turn_detection": _shown_turns(config.turns),
-    }
-    shown = {"type": "transcription", "audio": {"input": audio_input}}
-    return _shown_session(config, session_id, expires_at, shown)
-
-
-def shown_beta_config(config: SessionConfig, session_id: str, expires_at: int | None) -> dict[str, Any]:
-    """Return the whole effective configuration in the beta dialect."""
-    formats = {format: name for name, format in BETA_FORMATS.items()}
-    shown = {
-        "input_audio_format": formats[config.format],
-        "input_audio_transcription": _shown_transcription(config),
-        "input_audio_noise_reduction": None,
-        "turn_detection": _shown_turns(config.turns),
-    }
-    return _shown_session(config, session_id, expires_at, shown)
+def shown_config(
+    config: SessionConfig, session_id: str, expires_at: int | None = None, *, beta: bool
+) -> dict[str, Any]:
+    """Return the whole effective configuration in one of the dialects."""
+    transcription = {"model": config.model, "language": config.language, "prompt": config.prompt}
+    turns = _shown_turns(config.turns)
+    shown: dict[str, Any]
+    if beta:
+        formats = {format: name for name, format in BETA_FORMATS.items()}
+        shown = {
+            "input_audio_format": formats[config.format],
+            "input_audio_transcription": transcription,
+            "input_audio_noise_reduction": None,
+            "turn_detection": turns,
+        }
+    else:
+        rate = {"rate": config.rate_hz} if config.format == PCM else {}
+        names = {"languages": [*config.languages], "keywords": [*config.keywords], "delay": config.delay}
+        audio_input = {
+            "format": {"type": config.format} | rate,
+            "noise_reduction": None,
+            "transcription": transcription | names,
+            "turn_detection": turns,
+        }
+        shown = {"type": "transcription", "audio": {"input": audio_input}}
+    about = {"id": session_id, "object": "realtime.transcription_session"}
+    return about | shown | {"include": [*config.include] or None, "expires_at": expires_at}
 
 
 def invalid_value(path: str, value: Any, allowed: str, code: str = "invalid_value") -> RequestError:
@@ -229,21 +221,16 @@ def invalid_value(path: str, value: Any, allowed: str, code: str = "invalid_valu
     return RequestError(f"{path}={shown}: allowed is {allowed}", code=code, param=path)
 
 
-def unknown_parameter(path: str, key: str, allowed: str = "") -> RequestError:
-    """Return the error for a key that is not known, behind the path of what it is in."""
-    unknown = f"{path}{key[:MAX_SHOWN_CHARS]}"
-    return RequestError(f"unknown parameter: {unknown}{allowed}", code="unknown_parameter", param=unknown)
-
-
-def _shown_session(
-    config: SessionConfig, session_id: str, expires_at: int | None, shown: dict[str, Any]
-) -> dict[str, Any]:
-    about = {"id": session_id, "object": "realtime.transcription_session"}
-    return about | shown | {"include": [*config.include] or None, "expires_at": expires_at}
-
-
-def _shown_transcription(config: SessionConfig) -> dict[str, Any]:
-    return {"model": config.model, "language": config.language, "prompt": config.prompt}
+def checked_object(value: Any, path: str, known: Iterable[str]) -> dict[str, Any]:
+    """Return an object at a path, ``""`` for that of the whole message, once all its keys are known."""
+    if not isinstance(value, dict):
+        raise invalid_value(path or "body", value, "an object", "invalid_type")
+    for key in value:
+        if key not in known:
+            unknown = f"{path}.{key[:MAX_SHOWN_CHARS]}".removeprefix(".")
+            message = f"unknown parameter: {unknown}; allowed is {', '.join(known)}"
+            raise RequestError(message, code="unknown_parameter", param=unknown)
+    return value
 
 
 def _shown_turns(turns: TurnDetection | None) -> dict[str, Any] | None:
@@ -257,18 +244,9 @@ def _shown_turns(turns: TurnDetection | None) -> dict[str, Any] | None:
 
 def _read_group(readers: Mapping[str, Reader], value: Any, path: str, config: SessionConfig) -> SessionConfig:
     """Read an object key by key."""
-    for key, item in _as_object(value, path, readers).items():
+    for key, item in checked_object(value, path, readers).items():
         config = readers[key](item, f"{path}.{key}", config)
     return config
-
-
-def _as_object(value: Any, path: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise invalid_value(path, value, "an object", "invalid_type")
-    for key in value:
-        if key not in known:
-            raise unknown_parameter(f"{path}.", key, f"; allowed is {', '.join(known)}")
-    return value
 
 
 def _one_of(value: Any, path: str, allowed: Mapping[str, Any] | tuple[str, ...]) -> str:
@@ -327,7 +305,7 @@ def _include(value: Any, path: str, config: SessionConfig) -> SessionConfig:
 
 
 def _format(value: Any, path: str, config: SessionConfig) -> SessionConfig:
-    given = _as_object(value, path, {"type": None, "rate": None})
+    given = checked_object(value, path, ("type", "rate"))
     format = _one_of(given.get("type", PCM), f"{path}.type", tuple(ENCODINGS))
     usual, low, high = (PCM_RATE_HZ, RATES_HZ[0], RATES_HZ[-1]) if format == PCM else (TELEPHONE_RATE_HZ,) * 3
     rate_hz = _integer(given.get("rate", usual), f"{path}.rate", low, high)
@@ -344,7 +322,7 @@ def _beta_format(value: Any, path: str, config: SessionConfig) -> SessionConfig:
 def _noise_reduction(value: Any, path: str) -> None:
     """Check what is not done: the models are trained on noisy speech, and the effective configuration says null."""
     if value is not None:
-        given = _as_object(value, path, {"type": None, "strength": None})
+        given = checked_object(value, path, ("type", "strength"))
         _one_of(given.get("type", "near_field"), f"{path}.type", ("near_field", "far_field"))
 
 
@@ -367,7 +345,7 @@ def _transcription(value: Any, path: str, config: SessionConfig) -> SessionConfi
 def _turn_detection(value: Any, path: str, config: SessionConfig) -> SessionConfig:
     if value is None:
         return replace(config, turn_detection=None)
-    given = _as_object(value, path, _TURN_DETECTION)
+    given = checked_object(value, path, _TURN_DETECTION)
     checked = {key: _TURN_DETECTION[key](item, f"{path}.{key}") for key, item in given.items()}
     turns = config.turns or TurnDetection()
     if checked.get("type", turns.type) != turns.type:

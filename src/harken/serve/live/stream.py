@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from secrets import token_hex, token_urlsafe
 from types import MappingProxyType
@@ -24,6 +23,7 @@ from harken.option_types import check, checked_value
 from harken.serve.errors import NORMAL, RequestError, log_unforeseen, object_in, request_error
 from harken.serve.live.audio import AudioFormat
 from harken.serve.live.connection import (
+    ANSWERED,
     IDLE,
     MAX_TEXT_BYTES,
     Session,
@@ -37,8 +37,7 @@ from harken.serve.live.translator import (
     CloseStream,
     Flush,
     HangUp,
-    Output,
-    StreamClosed,
+    Outputs,
     Translator,
 )
 from harken.serve.service import Service
@@ -69,13 +68,8 @@ TRANSCRIBE_FIELDS: Mapping[str, str] = MappingProxyType(
 STREAM_FIELDS = tuple(field.name for field in fields(StreamOptions))
 PARAMS = MappingProxyType({option: name for name, option in TRANSCRIBE_FIELDS.items()} | {"file": "audio"})
 
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """The wish for a new stream, and the format of its audio."""
-
-    stream: OpenStream
-    audio: AudioFormat
+Hello = tuple[OpenStream, AudioFormat]
+"""The wish for a new stream, and the format of its audio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,15 +114,16 @@ def routes(service: Service) -> list[BaseRoute]:
 class _StreamLine(WebSocketLine):
     """Messages over a WebSocket: objects and audio. Pings are answered while the server works."""
 
-    async def receive(self) -> dict[str, Any] | bytes | None:
-        while True:
-            message = await super().receive()
-            if message is None or isinstance(message, bytes):
-                return message
-            given = object_in(message, RequestError("a message of text is no JSON object", code="invalid_json"))
-            if given.get("type") != "ping":
-                return given
-            await self.send({"type": "pong"})
+    async def receive(self) -> Any:
+        message = await super().receive()
+        if isinstance(message, str):
+            message = object_in(
+                message, RequestError("a message of text is no JSON object", code="invalid_json")
+            )
+            if message.get("type") == "ping":
+                await self.send({"type": "pong"})
+                return ANSWERED
+        return message
 
     async def send(self, message: Any) -> None:
         await super().send(message if isinstance(message, str) else dump_json(message))
@@ -158,30 +153,27 @@ class _Streams:
         if isinstance(wanted, Resume):
             stream, seq = self._find(wanted), wanted.seq
         else:
-            stream, seq = await self._open(wanted, captions), 0
+            stream, seq = await self._open(*wanted, captions), 0
         try:
             await stream.serve(line, seq)
         except RequestError as problem:
-            if problem.code not in RESUMABLE:
-                await self._forget(stream)
+            stream.refused |= problem.code not in RESUMABLE
             raise
         finally:
             if stream.refused:
-                await self._forget(stream)
+                await stream.forget()
 
-    async def _open(self, hello: Hello, captions: str | None) -> ResumableStream:
+    async def _open(self, wish: OpenStream, audio: AudioFormat, captions: str | None) -> ResumableStream:
         """Open a stream. Of those that hold no slot and nobody, the oldest cannot be resumed when there are many."""
         idle = [stream for stream in self._streams.values() if stream.idle]
         for stream in idle[: max(0, len(idle) - self._service.options.max_streams)]:
-            await self._forget(stream)
+            await stream.forget()
         try:
-            plan = await self._service.plan(hello.stream)
+            plan = await self._service.plan(wish)
         except Exception as error:
             log_unforeseen(error)
             raise request_error(error, PARAMS) from error
-        stream = ResumableStream(self._service, hello, plan, self._forget, captions)
-        self._streams[stream.id] = stream
-        return stream
+        return ResumableStream(self._service, self._streams, wish, audio, plan, captions)
 
     def _find(self, resume: Resume) -> ResumableStream:
         stream = self._streams.get(resume.session)
@@ -194,11 +186,6 @@ class _Streams:
             raise RequestError(message, status=404, code="session_not_found", param="session")
         return stream
 
-    async def _forget(self, stream: ResumableStream) -> None:
-        """End a stream at once, and let nobody resume it."""
-        self._streams.pop(stream.id, None)
-        await stream.session.aclose()
-
 
 class ResumableStream(Translator):
     """A stream as its translator, and who is connected to it.
@@ -206,11 +193,13 @@ class ResumableStream(Translator):
     Parameters
     ----------
     service : Service
-    hello : Hello
+    streams : dict
+        Those that may be resumed, by their id; it is one of them until it is forgotten.
+    wish : OpenStream
+        What it is opened with at its first audio.
+    audio : AudioFormat
     plan : LatencyPlan
         What its client is told of its latency.
-    on_expiry : coroutine function
-        Called with it once it has not been resumed in time.
     captions : str or None
         As for `Session`.
 
@@ -226,20 +215,22 @@ class ResumableStream(Translator):
     def __init__(
         self,
         service: Service,
-        hello: Hello,
+        streams: dict[str, ResumableStream],
+        wish: OpenStream,
+        audio: AudioFormat,
         plan: LatencyPlan,
-        on_expiry: Callable[[ResumableStream], Coroutine[Any, Any, None]],
         captions: str | None,
     ) -> None:
         self.id, self.token = token_hex(8), token_urlsafe(24)
         self.refused = False
-        self._service, self._hello, self._plan = service, hello, plan
+        self._streams = streams
+        streams[self.id] = self
+        self._service, self._wish, self._audio, self._plan = service, wish, audio, plan
         self._log = ReplayLog()
         self._is_open = self._has_ended = False
         self._n_bytes = self._n_flushes = 0
-        self._failure: RequestError | None = None
-        self._turn, self._taken_over, self._n_waiting = asyncio.Lock(), asyncio.Event(), 0
-        self._on_expiry = on_expiry
+        self._problem: RequestError | None = None  # for which the stream is closed
+        self._turn, self._taken_over = asyncio.Lock(), asyncio.Event()
         self._expiry: asyncio.Task[None] | None = None
         limit_s = service.options.session_limit_s
         self.session = Session(service, self, limit_s=limit_s, kept=self._log, captions=captions)
@@ -257,73 +248,81 @@ class ResumableStream(Translator):
         RequestError
             To be told to its client, before it is closed.
         """
-        async with self._connected() as taken_over:
-            first, last = self._log.forgotten, self._log.last
-            if not first <= seq <= last:
-                message = f"seq={seq}: allowed is {first} to {last}; earlier messages are not kept any more"
-                raise RequestError(message, code=NOT_KEPT, param="seq")
-            with self._service.in_progress():
-                await line.send(self._ready(seq))
-                first = await first_of(self.session.serve(line, seq), taken_over.wait())
-            if first == 1:
-                raise RequestError("another connection has resumed this session", code=TAKEN_OVER)
+        self._taken_over.set()
+        self._taken_over = taken_over = asyncio.Event()  # which a newer connection sets, and waits for its turn
+        async with self._turn:
+            if self._expiry:
+                self._expiry.cancel()
+            try:
+                first, last = self._log.forgotten, self._log.last
+                if not first <= seq <= last:
+                    message = f"seq={seq}: allowed is {first} to {last}; earlier messages are not kept any more"
+                    raise RequestError(message, code=NOT_KEPT, param="seq")
+                with self._service.in_progress():
+                    await line.send(self._ready(seq))
+                    ended = await first_of(self.session.serve(line, seq), taken_over.wait())
+                if ended == 1:
+                    raise RequestError("another connection has resumed this session", code=TAKEN_OVER)
+            finally:
+                self._expiry = asyncio.create_task(self.forget(self._service.options.resume_s))
 
-    def received(self, message: dict[str, Any] | bytes) -> Iterator[Output]:
+    async def forget(self, after_s: float = 0.0) -> None:
+        """End it, now or after some seconds, and let nobody resume it."""
+        await asyncio.sleep(after_s)
+        self._streams.pop(self.id, None)
+        await self.session.aclose()
+
+    def received(self, message: dict[str, Any] | bytes) -> Outputs:
+        try:
+            yield from self._take(message)
+        except Exception as error:
+            log_unforeseen(error)
+            yield from self._close(request_error(error, PARAMS))
+
+    def _take(self, message: dict[str, Any] | bytes) -> Outputs:
         match message:
             case {"type": "ack", "seq": int(seq)}:
                 self._log.acknowledge(seq)
             case {"type": "end"}:
                 self._has_ended = True
-                yield CloseStream()
+                yield from self._close()
             case bytes():
                 self._n_bytes += len(message)
                 if not self._is_open:
                     self._is_open = True
-                    yield self._hello.stream
-                yield Audio(message, self._hello.audio)
+                    yield self._wish
+                yield Audio(message, self._audio)
             case {"type": "flush"}:
                 self._n_flushes += 1
                 yield Flush()
             case _:
                 allowed = "binary audio, or an object of type flush, end, ping, or ack with a seq"
-                yield self._refuse(
-                    RequestError(
-                        f"this message is unknown; allowed is {allowed}", code="invalid_value", param="type"
-                    )
-                )
+                problem = f"this message is unknown; allowed is {allowed}"
+                self.refused = True
+                yield self._last(RequestError(problem, code="invalid_value", param="type"))
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
+    def updated(self, update: LiveUpdate) -> Outputs:
         match update:
-            case StreamClosed():
-                yield self._last()
             case Failed(failure=failure):
-                self._fail(request_error(failure, PARAMS))
+                yield self._last(request_error(failure, PARAMS))
             case Flushed():
                 yield {"type": "flushed"}
             case event:
                 yield event
 
-    def failed(self, error: Exception) -> Iterator[Output]:
-        self._fail(request_error(error, PARAMS))
+    def ended(self, problem: RequestError) -> Outputs:
+        yield from self._close(None if self._has_ended else problem)
+
+    def _close(self, problem: RequestError | None = None) -> Outputs:
+        """End the stream behind its last events; the problem is why, if its client does not want it to."""
+        self._problem = self._problem or problem
         yield CloseStream()
+        yield self._last(problem)
 
-    def ended(self, problem: RequestError) -> Iterator[Output]:
-        if not self._has_ended:
-            self._fail(problem)
-        yield CloseStream()
-
-    def _fail(self, problem: RequestError) -> None:
-        """Note why the stream ends before its client wants it to; the first reason counts."""
-        self._failure, self._has_ended = self._failure or problem, True
-
-    def _refuse(self, problem: RequestError) -> HangUp:
-        self._fail(problem)
-        self.refused = True
-        return self._last()
-
-    def _last(self) -> HangUp:
-        """Return what the session ends with."""
-        if problem := self._failure:
+    def _last(self, problem: RequestError | None) -> HangUp:
+        """Return what the session ends with; the first problem counts."""
+        self._has_ended = True
+        if problem := self._problem or problem:
             return HangUp(problem.close_code, problem.code or "", _error_fields(problem))
         return HangUp(NORMAL, "", {"type": "done", "seq": self._log.last})
 
@@ -332,8 +331,8 @@ class ResumableStream(Translator):
             "type": "ready",
             "session": self.id,
             "resume_token": self.token,
-            "model": self._hello.stream.model,
-            "delay": self._hello.stream.stream_options.delay,
+            "model": self._wish.model,
+            "delay": self._wish.stream_options.delay,
             "bound_ms": self._plan.bound.total_ms,
             "resume_s": self._service.options.resume_s,
             "received": self._n_bytes,
@@ -341,27 +340,6 @@ class ResumableStream(Translator):
             "ended": self._has_ended,
             "seq": seq,
         }
-
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[asyncio.Event]:
-        """Belong to a connection; the event tells that a newer one takes the stream over, and waits for its turn."""
-        self._n_waiting += 1
-        self._taken_over.set()
-        async with self._turn:
-            self._n_waiting -= 1
-            if self._expiry:
-                self._expiry.cancel()
-            self._taken_over = asyncio.Event()
-            if self._n_waiting:
-                self._taken_over.set()
-            try:
-                yield self._taken_over
-            finally:
-                self._expiry = asyncio.create_task(self._expire())
-
-    async def _expire(self) -> None:
-        await asyncio.sleep(self._service.options.resume_s)
-        await self._on_expiry(self)
 
 
 def _error_fields(problem: RequestError) -> dict[str, Any]:
@@ -403,8 +381,8 @@ def _hello(given: dict[str, Any], models: Models) -> Hello:
         known = ("model", "language", "audio", "speakers", *TRANSCRIBE_FIELDS, *STREAM_FIELDS)
         raise OptionError(next(iter(given)), next(iter(given.values())), f"one of {', '.join(known)}")
     wish = TranscribeOptions(language=language, **options), StreamOptions(**stream_options)
-    audio_format = AudioFormat(**_known(AudioFormat, audio))
-    return Hello(OpenStream(models.resolve(model or models.ids[0]), *wish, speakers=speakers), audio_format)
+    model = models.resolve(model or models.ids[0])
+    return OpenStream(model, *wish, speakers=speakers), AudioFormat(**_known(AudioFormat, audio))
 
 
 def _known(kind: type[Any], given: dict[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,11 @@ translator, and a `harken.serve.live.connection.Line` for its messages if these 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from harken.serve.errors import RequestError, request_error
+from harken.serve.errors import RequestError
 from harken.serve.live.audio import AudioFormat
 from harken.serve.work.jobs import LiveUpdate, OpenStream
 
@@ -54,15 +54,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class CloseStream:
-    """End the stream behind its audio, if one is open, and wait for `StreamClosed`, behind its last events.
-
-    Parameters
-    ----------
-    token : object
-        Of a flush before the end, if it is not None.
-    """
-
-    token: object = None
+    """End the stream behind its audio, if one is open, and wait for its last update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +72,7 @@ class HangUp:
     reason : str
         One line.
     last : object
-        The last message, if it is not None.
+        The last message, which a client who comes back gets again; none if it is None.
     """
 
     code: int
@@ -88,41 +80,33 @@ class HangUp:
     last: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class StreamClosed:
-    """The stream has ended; no update of it follows."""
-
-
 Output = OpenStream | Check | Audio | Flush | Mark | CloseStream | DropStream | HangUp | Any
 """What a translator wants done; all but commands are messages to send."""
+Outputs = Generator[Output, None, None]
+"""Each is done before the next is asked for; the error of a command that fails is raised where it was yielded."""
 
 
 class Translator(Protocol):
     """A protocol between a client and a live stream: what comes in, and what is to be done about it.
 
-    Outputs are taken one by one, and each is done before the next is asked for. Other methods may be called before a
-    generator goes on.
+    An error that a translator lets out ends the session for that reason.
     """
 
-    def opened(self) -> Iterable[Output]:
+    def opened(self) -> Outputs:
         """Return what to do once the client is connected, by default nothing."""
-        return ()
+        yield from ()
 
-    def received(self, message: Any) -> Iterable[Output]:
+    def received(self, message: Any) -> Outputs:
         """Take a message of the client."""
         ...
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Iterable[Output]:
-        """Take an update of the stream. Only messages, `Mark` and `HangUp` are allowed in return."""
+    def updated(self, update: LiveUpdate) -> Outputs:
+        """Take an update of the stream, maybe before a generator goes on.
+
+        Allowed in return is what waits for nothing: messages, `Mark` and `HangUp`.
+        """
         ...
 
-    def failed(self, error: Exception) -> Iterable[Output]:
-        """Take the reason why a command could not be obeyed, before the output behind it is asked for.
-
-        By default it ends the session.
-        """
-        return self.ended(request_error(error))
-
-    def ended(self, problem: RequestError) -> Iterable[Output]:
-        """Return what to do so that the client gets its last results: the server ends the session for a reason."""
+    def ended(self, problem: RequestError) -> Outputs:
+        """Return what to do so that the client gets its last results: the session ends for a reason."""
         ...

@@ -10,17 +10,24 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Any
 
 from harken.formats import main_speaker
 from harken.results import Segment, Word
 from harken.serve.errors import RequestError
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig
+from harken.serve.live.translator import Flush, Outputs
 from harken.serve.rest.transcripts import logprobs_json
-from harken.serve.work.jobs import Flushed, Transcribed
+from harken.serve.work.jobs import Flushed, OpenStream, Transcribed
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
+
+
+def new_id(prefix: str) -> str:
+    """Return an id that no other session, event or item has."""
+    return f"{prefix}_{token_hex(12)}"
 
 
 class EventWriter:
@@ -30,16 +37,14 @@ class EventWriter:
     ----------
     beta : bool
         True for the beta dialect.
-    new_id : callable
-        Makes ids with a prefix.
     """
 
-    def __init__(self, beta: bool, new_id: Callable[[str], str]) -> None:
-        self.beta, self.new_id = beta, new_id
+    def __init__(self, beta: bool) -> None:
+        self.beta = beta
 
     def event(self, type: str, **fields: Any) -> str:
         """Return an event."""
-        return json.dumps({"type": type, "event_id": self.new_id("event")} | fields, separators=(",", ":"))
+        return json.dumps({"type": type, "event_id": new_id("event")} | fields, separators=(",", ":"))
 
     def error(self, error: RequestError, event_id: str | None = None) -> str:
         """Return an error event; the session goes on."""
@@ -73,11 +78,8 @@ class Item:
     id : str
     start_s, end_s : float
         Times in the session.
-    text : str
+    segments : list of Segment
         Of the transcript.
-    words : list of Word
-        Of the transcript.
-    languages : list of str
     previous_id : str or None
         The item before it, once it is committed.
     """
@@ -85,9 +87,7 @@ class Item:
     id: str
     start_s: float
     end_s: float
-    text: str = ""
-    words: list[Word] = field(default_factory=list)
-    languages: list[str] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
     previous_id: str | None = None
     _streamed: str = ""  # text of final segments until the turn is transcribed
     _ahead: str = ""  # text of deltas of this utterance that no final segment has brought yet
@@ -95,9 +95,9 @@ class Item:
     _is_revised: bool = False  # final segments of this utterance differ from the deltas
 
     @property
-    def transcript(self) -> str:
-        """The text, as of a file."""
-        return self.text.strip()
+    def text(self) -> str:
+        """The text of the transcript."""
+        return "".join(segment.text for segment in self.segments)
 
     @property
     def shown(self) -> str:
@@ -125,11 +125,7 @@ class Item:
     def transcribe(self, segments: Iterable[Segment]) -> None:
         """Take segments of the transcript, in place of what the final segments said so far."""
         self._streamed = ""
-        for segment in segments:
-            self.text += segment.text
-            self.words += segment.words
-            if segment.language and segment.language not in self.languages:
-                self.languages.append(segment.language)
+        self.segments += segments
 
     def end_utterance(self) -> None:
         """Note that final segments have brought all that there is."""
@@ -177,63 +173,58 @@ class Turns:
     ----------
     config : SessionConfig
         It says what the client wants beside the usual.
-    stream_start_s : float
-        Time in the session at which the open stream began.
     committed_s : float
         Time in the session up to which the audio belongs to items, or was cleared.
-    active_s : float
-        Time of the last speech, or silence that was reported.
     """
 
     def __init__(self, writer: EventWriter, config: SessionConfig) -> None:
         self.config = config
-        self._opened_with = (
-            config  # which tells if the open stream ends turns, or brings them transcribed as a whole
-        )
-        self.stream_start_s = self.committed_s = self.active_s = 0.0
+        self.committed_s = 0.0
         self._writer = writer
+        self._active_s = 0.0  # time of the last speech, or silence that was reported
+        self._start_s = 0.0  # time in the session at which the open stream began
+        self._detects = True  # if it ends turns
+        self._whole = False  # if it brings turns transcribed as a whole
         self._item: Item | None = None
         self._previous_id: str | None = None
         self._marks: deque[Mark] = deque()
         self._is_continued = False
 
-    @property
-    def is_silent(self) -> bool:
-        """True if no turn is in progress, and nothing is flushed."""
-        return self._item is None and not self._marks
-
-    def commit(self, end_s: float) -> tuple[Commit, Iterator[str]]:
-        """End the turn at a time; return the mark to flush the stream with, and the events."""
+    def commit(self, end_s: float) -> Outputs:
+        """End the turn at a time."""
         item = self._current_item()
         item.end_s = self.committed_s = end_s
         self._item = None
-        mark = Commit(item)
-        self._marks.append(mark)
-        return mark, self._announce(item)
+        self._marks.append(mark := Commit(item))
+        yield from self._announce(item)
+        yield Flush(mark)
 
-    def clear(self, end_s: float) -> Clear:
-        """Drop the turn up to a time; return the mark to flush the stream with."""
+    def clear(self, end_s: float) -> Outputs:
+        """Drop the turn up to a time."""
         self._item, self.committed_s = None, end_s
         self._marks.append(mark := Clear())
-        return mark
+        yield Flush(mark, drops=True)
 
-    def check_silence(self, end_s: float) -> SilenceCheck:
-        """Report silence up to a time, if there is no speech; return the mark to flush the stream with."""
-        self._marks.append(mark := SilenceCheck(self.active_s, end_s))
-        self.active_s = end_s
-        return mark
+    def check_silence(self, end_s: float) -> Outputs:
+        """Report silence up to a time, if there has been no speech for as long as the client allows."""
+        turns, silence_s = self.config.turns, end_s - self._active_s
+        limit_ms = turns.idle_timeout_ms if turns and turns.type == "server_vad" else None
+        is_silent = self._item is None and not self._marks
+        if limit_ms is not None and is_silent and round(silence_s * 1000, 3) >= limit_ms:
+            self._marks.append(mark := SilenceCheck(self._active_s, end_s))
+            self._active_s = end_s
+            yield Flush(mark)
 
     def update(self, update: Event | Flushed | Transcribed) -> Iterator[str]:
         """Take an update of the stream."""
-        mark = self._marks[0] if self._marks else None
         match update:
             case Flushed(token=token):
-                if token is mark and mark is not None:
+                if token is not None and token is self._mark:
                     yield from self._pass(self._marks.popleft())
-            case _ if isinstance(mark, Clear):
+            case _ if isinstance(self._mark, Clear):
                 return
             case SpeechStarted(audio_s=audio_s):
-                yield from self._start_speech(self.stream_start_s + audio_s, mark)
+                yield from self._start_speech(self._start_s + audio_s)
             case Interim():
                 yield from self._add_words(update)
             case FinalSegment(segment=segment):
@@ -241,12 +232,12 @@ class Turns:
             case Transcribed(segments=segments):
                 yield from self._add_transcription(segments)
             case SpeechEnded(audio_s=audio_s, reason=reason):
-                yield from self._end_speech(self.stream_start_s + audio_s, reason)
+                yield from self._end_speech(self._start_s + audio_s, reason)
 
-    def end_stream(self, next_start_s: float, config: SessionConfig) -> None:
-        """Note that the stream has ended, and what the next one begins with."""
-        self.stream_start_s, self._is_continued = next_start_s, False
-        self._opened_with = config
+    def begin_stream(self, start_s: float, opened_with: OpenStream) -> None:
+        """Note the time in the session at which a stream begins, and what it is opened with."""
+        self._start_s, self._is_continued = start_s, False
+        self._detects, self._whole = opened_with.stream_options.finals == "turns", opened_with.whole_turns
 
     def fail(self, problem: RequestError, end_s: float) -> Iterator[str]:
         """Report that nothing comes of the turns in progress, up to a time."""
@@ -256,6 +247,11 @@ class Turns:
             yield self._writer.transcription("failed", item.id, error=problem.body()["error"])
         self._marks.clear()
         self._item = None
+
+    @property
+    def _mark(self) -> Mark | None:
+        """The mark whose flush is answered next."""
+        return self._marks[0] if self._marks else None
 
     def _pass(self, mark: Mark) -> Iterator[str]:
         """Answer a mark, as the stream has been flushed."""
@@ -271,10 +267,10 @@ class Turns:
                 yield from self._announce(item)
                 yield from self._complete(item)
 
-    def _start_speech(self, start_s: float, mark: Mark | None) -> Iterator[str]:
-        if isinstance(mark, SilenceCheck):
-            mark.heard = True
-        if self._opened_with.turns is None or isinstance(mark, Commit) or self._is_continued:
+    def _start_speech(self, start_s: float) -> Iterator[str]:
+        if isinstance(self._mark, SilenceCheck):
+            self._mark.heard = True
+        if not self._detects or isinstance(self._mark, Commit) or self._is_continued:
             return
         self._item = self._item or self._new_item(start_s)
         yield self._writer.event(
@@ -290,58 +286,56 @@ class Turns:
                 item_id=item.id,
                 committed=item.shown,
                 tentative=interim.tentative if item.shown else interim.tentative.lstrip(),
-                audio_end_ms=_ms(self.stream_start_s + interim.audio_s),
+                audio_end_ms=_ms(self._start_s + interim.audio_s),
             )
 
     def _add_segment(self, segment: Segment) -> Iterator[str]:
         item = self._target()
         delta, words = item.finish(segment)
         yield from self._delta(item, delta, words)
-        if not self._opened_with.whole_turns:
+        if not self._whole:
             item.transcribe([segment])
-            yield from self._segments(item, [segment], self.stream_start_s)
+            yield from self._segments(item, [segment], self._start_s)
 
     def _add_transcription(self, segments: Iterable[Segment]) -> Iterator[str]:
         item = self._target()
         item.transcribe(segments)
-        yield from self._segments(item, segments, max(item.start_s, self.stream_start_s))
+        yield from self._segments(item, segments, max(item.start_s, self._start_s))
 
     def _segments(self, item: Item, segments: Iterable[Segment], start_s: float) -> Iterator[str]:
         """Yield the events of segments of the transcript, whose times begin at one in the session."""
         with_words = SEGMENTS in self.config.include
-        if with_words or self.config.speakers:
-            for segment in segments:
-                yield self._segment(item, segment, start_s, with_words=with_words)
-
-    def _segment(self, item: Item, segment: Segment, start_s: float, *, with_words: bool) -> str:
-        words = [
-            {
-                "word": word.text,
-                "start": round(start_s + word.start_s, 3),
-                "end": round(start_s + word.end_s, 3),
-                "probability": round(word.probability, 4),
-            }
-            for word in segment.words
-        ]
-        return self._writer.transcription(
-            "segment",
-            item.id,
-            id=self._writer.new_id("seg"),
-            text=segment.text.strip(),
-            start=round(start_s + segment.start_s, 3),
-            end=round(start_s + segment.end_s, 3),
-            speaker=main_speaker(segment.speakers),
-            **({"words": words} if with_words else {}),
-        )
+        if not (with_words or self.config.speakers):
+            return
+        for segment in segments:
+            words = [
+                {
+                    "word": word.text,
+                    "start": round(start_s + word.start_s, 3),
+                    "end": round(start_s + word.end_s, 3),
+                    "probability": round(word.probability, 4),
+                }
+                for word in segment.words
+            ]
+            yield self._writer.transcription(
+                "segment",
+                item.id,
+                id=new_id("seg"),
+                text=segment.text.strip(),
+                start=round(start_s + segment.start_s, 3),
+                end=round(start_s + segment.end_s, 3),
+                speaker=main_speaker(segment.speakers),
+                **({"words": words} if with_words else {}),
+            )
 
     def _end_speech(self, end_s: float, reason: str) -> Iterator[str]:
         self._is_continued = reason == "limit"
         if self._is_continued:
             return
         self._target().end_utterance()
-        self.active_s = max(self.active_s, end_s)
+        self._active_s = max(self._active_s, end_s)
         item = self._item
-        if self._opened_with.turns and item and not (self._marks and isinstance(self._marks[0], Commit)):
+        if self._detects and item and not isinstance(self._mark, Commit):
             item.end_s = end_s
             self.committed_s = max(self.committed_s, end_s)
             self._item = None
@@ -359,14 +353,16 @@ class Turns:
 
     def _complete(self, item: Item) -> Iterator[str]:
         usage = {"type": "duration", "seconds": round(max(item.end_s - item.start_s, 0.0), 3)}
-        fields: dict[str, Any] = {"transcript": item.transcript, "usage": usage}
-        if item.languages and not self._writer.beta:
-            fields["languages"] = [{"code": code} for code in item.languages]
+        transcript = item.text.strip()
+        languages = dict.fromkeys(segment.language for segment in item.segments if segment.language)
+        fields: dict[str, Any] = {"transcript": transcript, "usage": usage}
+        if languages and not self._writer.beta:
+            fields["languages"] = [{"code": code} for code in languages]
         if LOGPROBS in self.config.include:
-            fields["logprobs"] = logprobs_json(item.words)
+            fields["logprobs"] = logprobs_json(word for segment in item.segments for word in segment.words)
         yield self._writer.transcription("completed", item.id, **fields)
         if not self._writer.beta:
-            yield self._writer.item("done", item.id, item.previous_id, item.transcript)
+            yield self._writer.item("done", item.id, item.previous_id, transcript)
 
     def _delta(self, item: Item, delta: str, words: Iterable[Word]) -> Iterator[str]:
         if delta:
@@ -375,8 +371,7 @@ class Turns:
 
     def _target(self) -> Item:
         """Return the item that the present updates of the stream belong to."""
-        mark = self._marks[0] if self._marks else None
-        return mark.item if isinstance(mark, Commit) else self._current_item()
+        return self._mark.item if isinstance(self._mark, Commit) else self._current_item()
 
     def _current_item(self) -> Item:
         """Return the item of the turn in progress; without turn detection it begins where the last one ended."""
@@ -384,7 +379,7 @@ class Turns:
         return self._item
 
     def _new_item(self, start_s: float) -> Item:
-        return Item(self._writer.new_id("item"), start_s, start_s)
+        return Item(new_id("item"), start_s, start_s)
 
 
 def _ms(seconds: float) -> int:

@@ -7,7 +7,7 @@ has been heard, so a recording that is sent as fast as possible gets the replies
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,8 +31,7 @@ from harken.serve.live.translator import (
     Flush,
     HangUp,
     Mark,
-    Output,
-    StreamClosed,
+    Outputs,
     Translator,
 )
 from harken.serve.rest.forms import parse_number
@@ -95,16 +94,16 @@ class VoskTranslator(Translator):
         self._segments: list[Segment] = []  # of the utterance that ends
         self._results: list[list[Segment]] = []  # of utterances that have ended, and have not been told
 
-    def received(self, message: str | bytes) -> Iterator[Output]:
+    def received(self, message: str | bytes) -> Outputs:
         try:
             if isinstance(message, bytes):
                 yield from self._take(message)
             else:
                 yield from self._obey(object_in(message, _unknown_message()))
         except HarkenError as error:
-            yield from self.ended(request_error(error, {"rate": "sample_rate"}))
+            raise request_error(error, {"rate": "sample_rate"}) from error
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
+    def updated(self, update: LiveUpdate) -> Outputs:
         match update:
             case Interim():
                 self._partial = update.committed + update.tentative
@@ -122,13 +121,13 @@ class VoskTranslator(Translator):
                     else _reply(partial=_plain(self._partial))
                 )
             case Failed(failure=failure):
-                yield self._hang_up(request_error(failure))
+                yield from self._hang_up(request_error(failure))
 
-    def ended(self, problem: RequestError) -> Iterator[Output]:
+    def ended(self, problem: RequestError) -> Outputs:
         yield CloseStream()
-        yield self._hang_up(problem)
+        yield from self._hang_up(problem)
 
-    def _take(self, audio: bytes) -> Iterator[Output]:
+    def _take(self, audio: bytes) -> Outputs:
         if not self._is_open:
             self._is_open = True
             options = TranscribeOptions(
@@ -138,7 +137,7 @@ class VoskTranslator(Translator):
         yield Audio(audio, self._format)
         yield Mark(HEARD)
 
-    def _obey(self, message: Mapping[str, Any]) -> Iterator[Output]:
+    def _obey(self, message: Mapping[str, Any]) -> Outputs:
         match message:
             case {"config": dict(config)}:
                 self._configure(config)
@@ -147,7 +146,8 @@ class VoskTranslator(Translator):
                 yield self._rest()
             case {"eof": _}:
                 yield CloseStream()
-                yield HangUp(NORMAL, "", self._rest())
+                yield self._rest()
+                yield HangUp(NORMAL, "")
             case _:
                 raise _unknown_message()
 
@@ -176,14 +176,17 @@ class VoskTranslator(Translator):
         words = [word for segment in segments for word in segment.words]
         fields: dict[str, Any] = {"result": [*map(_word_json, words)]} if self._with_words and words else {}
         fields["text"] = _plain("".join(segment.text for segment in segments))
-        fields |= _speaker_json(max(segments, key=_length_s, default=None))
+        fields |= _speaker_json(
+            max(segments, key=lambda segment: segment.end_s - segment.start_s, default=None)
+        )
         if self._n_alternatives:
             return _reply(alternatives=[{"confidence": _confidence(words)} | fields])
         return _reply(**fields)
 
-    def _hang_up(self, problem: RequestError) -> HangUp:
-        last = self._rest() if self._results else None
-        return HangUp(problem.close_code, f"{problem.code}: {problem}", last)
+    def _hang_up(self, problem: RequestError) -> Outputs:
+        if self._results:
+            yield self._rest()
+        yield HangUp(problem.close_code, f"{problem.code}: {problem}")
 
 
 def _reply(**fields: Any) -> str:
@@ -203,10 +206,6 @@ def _word_json(word: Word) -> dict[str, Any]:
 def _speaker_json(said: Segment | Word | None) -> dict[str, str]:
     """Return who has said something most; no key if nobody is known."""
     return {"speaker": _plain(main_speaker(said.speakers))} if said and said.speakers else {}
-
-
-def _length_s(segment: Segment) -> float:
-    return segment.end_s - segment.start_s
 
 
 def _confidence(words: list[Word]) -> float:

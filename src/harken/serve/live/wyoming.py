@@ -14,33 +14,33 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 from urllib.parse import urlsplit
 
 from harken.decoding.logit_rules import fitting_hotwords
-from harken.errors import HarkenError, OptionError
+from harken.errors import OptionError
 from harken.option_types import checked_value
-from harken.serve.errors import NORMAL, RequestError, object_in, request_error
+from harken.serve.errors import NORMAL, RequestError, log_unforeseen, object_in, request_error
 from harken.serve.live.audio import AudioFormat
-from harken.serve.live.connection import IDLE, SEND_LIMIT_S, Session
+from harken.serve.live.connection import IDLE, SEND_LIMIT_S, Session, cancelled
 from harken.serve.live.translator import (
     Audio,
     CloseStream,
     DropStream,
     HangUp,
-    Output,
-    StreamClosed,
+    Outputs,
     Translator,
 )
 from harken.serve.options import host_and_port
 from harken.serve.service import Service
-from harken.serve.waiting import call_soon
+from harken.serve.waiting import in_daemon_thread
 from harken.serve.work.engine import Failed
 from harken.serve.work.jobs import LiveUpdate, OpenStream
 from harken.streaming import FinalSegment, StreamOptions
@@ -86,11 +86,11 @@ class WyomingTranslator(Translator):
         self._service = service
         self._model = service.models.ids[0]
         self._options: TranscribeOptions | None = TranscribeOptions()  # None if the last request was refused
-        self._is_open = self._has_failed = False
+        self._utterance: Literal["none", "open", "failed"] = "none"
         self._texts: list[str] = []
         self._language: str | None = None
 
-    def received(self, message: WyomingEvent) -> Iterator[Output]:
+    def received(self, message: WyomingEvent) -> Outputs:
         try:
             match message.type:
                 case "describe":
@@ -107,13 +107,19 @@ class WyomingTranslator(Translator):
                     yield from self._stop()
                 case _ if message.type == END_OF_INPUT:
                     yield HangUp(NORMAL, "the client has sent all")
-        except HarkenError as error:
+        except Exception as error:
+            log_unforeseen(error)
             yield _error_event(error)
+            if message.type.startswith("audio-"):
+                self._utterance = "failed"
+                yield DropStream()
+            if message.type == "audio-stop":
+                yield from self._stop()
 
-    def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
+    def updated(self, update: LiveUpdate) -> Outputs:
         match update:
             case Failed(failure=failure):
-                self._is_open, self._has_failed = False, True
+                self._utterance = "failed"
                 yield _error_event(failure)
             case FinalSegment(segment=segment):
                 text = segment.text if self._texts else segment.text.lstrip()
@@ -123,15 +129,10 @@ class WyomingTranslator(Translator):
                 self._texts.append(text)
                 yield encode_event("transcript-chunk", {"text": text})
 
-    def failed(self, error: Exception) -> Iterator[Output]:
-        self._is_open, self._has_failed = False, True
-        yield _error_event(error)
-        yield DropStream()
-
-    def ended(self, problem: RequestError) -> Iterator[Output]:
+    def ended(self, problem: RequestError) -> Outputs:
         if problem.code == INVALID_FRAME:
             yield _error_event(problem)
-        elif problem.code != IDLE and self._is_open:
+        elif problem.code != IDLE and self._utterance == "open":
             yield from self._stop()
         yield HangUp(NORMAL, str(problem))
 
@@ -140,37 +141,36 @@ class WyomingTranslator(Translator):
         self._options = None
         name = checked_value("name", data.get("name"), str | None)
         self._model = self._service.models.resolve(name or self._service.models.ids[0])
-        self._options = transcribe_options(data)
+        names, terms = (
+            checked_value(field, data.get(field) or (), tuple[str, ...])
+            for field in ("transcript_names", "transcript_terms")
+        )
+        language = from_language_tag(checked_value("language", data.get("language"), str | None))
+        self._options = TranscribeOptions(language=language, hotwords=fitting_hotwords((*names, *terms)))
 
-    def _start(self, data: Mapping[str, Any]) -> Iterator[Output]:
+    def _start(self, data: Mapping[str, Any]) -> Outputs:
         """Begin an utterance; one that has not been stopped is lost."""
-        self._is_open, self._has_failed = False, True
+        self._utterance = "failed"  # unless it is opened
         self._texts, self._language = [], None
         yield DropStream()
         _audio_format(data)
         if self._options:
-            self._is_open, self._has_failed = True, False
+            self._utterance = "open"
             yield OpenStream(self._model, self._options, STREAM_OPTIONS)
 
-    def _take(self, event: WyomingEvent) -> Iterator[Output]:
-        if not (self._is_open or self._has_failed):
+    def _take(self, event: WyomingEvent) -> Outputs:
+        if self._utterance == "none":
             yield from self._start(event.data)
-        if self._is_open:
-            try:
-                audio = Audio(event.payload, _audio_format(event.data))
-            except OptionError as error:
-                yield from self.failed(error)
-            else:
-                yield audio
+        if self._utterance == "open":
+            yield Audio(event.payload, _audio_format(event.data))
 
-    def _stop(self) -> Iterator[Output]:
+    def _stop(self) -> Outputs:
         """Answer the utterance; end the connection if there is no answer."""
-        if self._is_open:
-            yield CloseStream()
-        self._is_open = False
-        if self._has_failed:
+        yield CloseStream()
+        if self._utterance == "failed":
             yield HangUp(NORMAL, "the audio was not transcribed")
             return
+        self._utterance = "none"
         if not self._texts:
             yield self._event("transcript-start")
         yield self._event("transcript", text="".join(self._texts))
@@ -288,20 +288,6 @@ def info(service: Service) -> dict[str, Any]:
     return {"asr": [program]}
 
 
-def transcribe_options(data: Mapping[str, Any]) -> TranscribeOptions:
-    """Return the options of a ``transcribe`` event.
-
-    Raises
-    ------
-    OptionError
-        If a value is not allowed.
-    """
-    names = checked_value("transcript_names", data.get("transcript_names") or (), tuple[str, ...])
-    terms = checked_value("transcript_terms", data.get("transcript_terms") or (), tuple[str, ...])
-    language = from_language_tag(checked_value("language", data.get("language"), str | None))
-    return TranscribeOptions(language=language, hotwords=fitting_hotwords((*names, *terms)))
-
-
 def _model(service: Service, id: str) -> dict[str, Any]:
     return {
         "name": id,
@@ -406,10 +392,7 @@ async def serve_wyoming(service: Service, uri: str) -> AsyncIterator[WyomingServ
         try:
             yield server
         finally:
-            open_connections = [*connections]
-            for task in open_connections:
-                task.cancel()
-            await asyncio.gather(*open_connections, return_exceptions=True)
+            await cancelled(*connections)
 
 
 @asynccontextmanager
@@ -465,27 +448,21 @@ async def _connect_stdio(connect: OnConnect) -> AsyncIterator[WyomingServer]:
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
     Thread(target=_copy_input, args=(sys.stdin.buffer, theirs), name="harken stdin", daemon=True).start()
-    loop, written = asyncio.get_running_loop(), asyncio.Event()
-
-    def copy_output() -> None:
-        _copy_output(theirs, sys.stdout.buffer)
-        call_soon(loop, written.set)
-
-    Thread(target=copy_output, name="harken stdout", daemon=True).start()
+    copy_output = partial(_copy_output, theirs, sys.stdout.buffer)
+    writing = asyncio.create_task(in_daemon_thread(copy_output, "harken stdout"))
 
     async def serve() -> None:
         await connect(reader, writer)
         with suppress(ConnectionError):
             await writer.wait_closed()
-        await written.wait()
+        await writing
         server.ended.set()
 
     serving = asyncio.create_task(serve())
     try:
         yield server
     finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        await cancelled(serving, writing)
         writer.close()
         theirs.close()
 
