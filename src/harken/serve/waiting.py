@@ -89,26 +89,21 @@ class LoadOnce(Generic[T]):
     load : callable
     failed_s : float
         Seconds for which a failure is the answer to further requests.
+
+    Attributes
+    ----------
+    value : T or None
+        None before it is loaded, and after a failure.
     """
 
     def __init__(self, load: Callable[[], Coroutine[Any, Any, T]], *, failed_s: float = 0.0) -> None:
+        self.value: T | None = None
         self._load, self._failed_s = load, failed_s
         self._loading: asyncio.Task[T] | None = None
-        self._retry_s = 0.0  # time of the next try after a failure
-
-    @property
-    def value(self) -> T | None:
-        """The loaded value; None before, and after a failure."""
-        task = self._loading
-        loaded = task is not None and task.done() and not task.cancelled() and task.exception() is None
-        return task.result() if task and loaded else None
 
     async def get(self) -> T:
         """Return it, loaded if it is not in memory; a `RequestError` says that the server ends meanwhile."""
-        has_failed = self._loading is not None and self._loading.done() and self.value is None
-        if self._loading is None or (has_failed and asyncio.get_running_loop().time() >= self._retry_s):
-            self._loading = asyncio.create_task(self._try())
-        loading = self._loading
+        loading = self._loading = self._loading or asyncio.create_task(self._try())
         try:
             # A request that is cancelled meanwhile does not end the loading, for which others may wait.
             return await asyncio.shield(loading)
@@ -121,11 +116,12 @@ class LoadOnce(Generic[T]):
         """Let go of it, and wait no longer for the loading."""
         if self._loading:
             self._loading.cancel()
-            self._loading = None
+        self.value = self._loading = None
 
     async def _try(self) -> T:
         try:
-            return await self._load()
+            self.value = await self._load()
         except Exception:
-            self._retry_s = asyncio.get_running_loop().time() + self._failed_s
+            asyncio.get_running_loop().call_later(self._failed_s, self.forget)
             raise
+        return self.value
