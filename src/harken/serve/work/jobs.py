@@ -133,7 +133,7 @@ Action = Literal["feed", "mark", "flush", "drop", "close"]
 
 @dataclass(frozen=True, slots=True)
 class OpenStream:
-    """The wish for a live stream: opened behind the last update of one that is open.
+    """The wish for a live stream.
 
     Parameters
     ----------
