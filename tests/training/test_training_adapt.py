@@ -27,8 +27,14 @@ from harken.training.adapt import (
     run_streaming_encoder,
 )
 from harken.training.examples import Example, TrainingSequence
-from harken.training.network import TOKEN_EMBEDDING, as_tensors, initial_factors, run_decoder, run_encoder
-from harken.training.objective import Distillation
+from harken.training.network import (
+    TOKEN_EMBEDDING,
+    as_tensors,
+    initial_factors,
+    run_decoder,
+    run_encoder,
+    with_changes,
+)
 from harken.training.options import AdaptDataOptions, AdaptOptions
 from harken.training.windows import SpeechSpan, TrainingWindow
 from harken.types import SAMPLE_RATE
@@ -171,16 +177,12 @@ class AdapterTraining(SmallTraining):
 
     def objective(self) -> Adaptation:
         return Adaptation(
+            dims=SHORT_DIMS,
+            weights=self.weights,
             trainable=initial_factors(self.weights, adapted_names(self.weights), self.options.rank, 0),
-            distillation=Distillation(
-                dims=SHORT_DIMS,
-                weights=self.weights,
-                trainable={},
-                scored_ids=np.arange(SHORT_DIMS.n_vocab),
-                teacher_embedding=self.weights[TOKEN_EMBEDDING],
-                dtype=torch.float32,
-                options=self.options,
-            ),
+            scored_ids=np.arange(SHORT_DIMS.n_vocab),
+            teacher_embedding=self.weights[TOKEN_EMBEDDING],
+            dtype=torch.float32,
             options=self.options,
         )
 
@@ -205,8 +207,9 @@ def test_an_adapter_that_has_learnt_nothing_changes_nothing(tmp_path: Path) -> N
     objective, example = training.objective(), training.store.get(training.windows[0])
     (whole,) = hear_whole(example.audio_features, SHORT_DIMS, OPTIONS)
     with torch.inference_mode():
+        changed = with_changes(objective.weights, objective.trainable)
         expected = run_encoder(training.weights, SHORT_DIMS, torch.from_numpy(whole.mel))
-        torch.testing.assert_close(objective.encode(example, 0), expected)
+        torch.testing.assert_close(objective.encode(changed, example, training=True), expected)
 
 
 def test_an_adapter_that_hears_nothing_is_refused() -> None:

@@ -36,9 +36,8 @@ from harken.training.network import (
     encode_layer,
     initial_factors,
     norm,
-    with_changes,
 )
-from harken.training.objective import Acceptance, Distillation, autocast, scored_token_ids
+from harken.training.objective import Distillation, SequenceBatch, scored_token_ids
 from harken.training.options import AdaptDataOptions, AdaptOptions
 from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, train
 from harken.training.windows import MAX_SPEECH_S, SpeechSpan, TrainingWindow, find_speech
@@ -95,16 +94,12 @@ def adapt(
     store = task.run_directory.examples
     weights = as_tensors(checkpoint.weights)
     objective = Adaptation(
+        dims=checkpoint.dims,
+        weights=weights,
         trainable=initial_factors(weights, adapted_names(weights), options.rank, task.data.seed),
-        distillation=Distillation(
-            dims=checkpoint.dims,
-            weights=weights,
-            trainable={},
-            scored_ids=scored_token_ids(task.tokenizer, [store.first_text(window) for window in windows]),
-            teacher_embedding=weights[TOKEN_EMBEDDING],
-            dtype=dtype,
-            options=options,
-        ),
+        scored_ids=scored_token_ids(task.tokenizer, [store.first_text(window) for window in windows]),
+        teacher_embedding=weights[TOKEN_EMBEDDING],
+        dtype=dtype,
         options=options,
     )
     digest = encoder_digest(checkpoint)
@@ -144,44 +139,22 @@ def _shortened(window: TrainingWindow, length_s: float) -> TrainingWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adaptation:
-    """Self-distillation of an encoder.
+class Adaptation(Distillation):
+    """Self-distillation of an encoder, of which an adapter is trained; the decoder stays as it is."""
 
-    Parameters
-    ----------
-    trainable : dict of str to Tensor
-        Factors A and B of the change to each matrix, which is their product B A.
-    distillation : Distillation
-        The loss of the decoder's states and distribution, given the output of the encoder; all weights of the model.
-    options : AdaptOptions
-    """
-
-    trainable: dict[str, Tensor]
-    distillation: Distillation
     options: AdaptOptions
 
-    def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
-        choice = int(torch.randint(1_000_000, ()))
-        return self.distillation.loss_of(self.encode(example, choice), example)
-
-    def evaluate(self, example: Example) -> Acceptance:
-        with torch.inference_mode():
-            encoded = self.encode(example, choice=len(example.audio_features))
-        return self.distillation.evaluate_with(encoded, example)
-
-    def encode(self, example: Example, choice: int) -> Tensor:
-        """Return the output of the adapted encoder for what it hears of an example, float32.
-
-        The choice is that of one of the ways of hearing.
-        """
+    def encode(self, weights: NamedWeights, example: Example, *, training: bool) -> Tensor:
+        choice = int(torch.randint(1_000_000, ())) if training else len(example.audio_features)
         hearings = [hearing for name in self.options.hears for hearing in HEARINGS[name]]
-        hearing, dims = hearings[choice % len(hearings)], self.distillation.dims
-        chunks = hearing(np.asarray(example.audio_features, np.float32), dims, self.options)
+        samples = np.asarray(example.audio_features, np.float32)
+        chunks = hearings[choice % len(hearings)](samples, self.dims, self.options)
         history_frames = PRESETS[self.options.delay].history_frames
-        with autocast(self.distillation.dtype):
-            weights = with_changes(self.distillation.weights, self.trainable)
-            encoded = run_streaming_encoder(weights, dims, chunks, history_frames)
-        return encoded.float()
+        return run_streaming_encoder(weights, self.dims, chunks, history_frames).float()
+
+    def loss_of(self, states: Tensor, batch: SequenceBatch, progress: float) -> Tensor:
+        # The targets are what the adapter is to give to the end.
+        return Distillation.loss_of(self, states, batch, progress=0.0)
 
 
 MAX_LIVE_SILENCE_FRAMES = 500

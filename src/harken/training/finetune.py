@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -24,12 +24,11 @@ from harken.training.examples import (
     timestamped_tokens,
     window_log_mel,
 )
-from harken.training.network import TOKEN_EMBEDDING, as_arrays, as_tensors, run_decoder, run_encoder
-from harken.training.objective import Acceptance, SequenceBatch, autocast, mask_time, score_predictions
+from harken.training.network import TOKEN_EMBEDDING, NamedWeights, as_arrays, as_tensors, run_encoder
+from harken.training.objective import Objective, SequenceBatch, autocast
 from harken.training.options import FineTuneOptions
 from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, train
 from harken.training.windows import MAX_SPEECH_S, SpeechFinder, SpeechSpan, TrainingWindow, find_speech
-from harken.types import Dims
 
 SPEECH_PAD_S = 0.1
 """Seconds of audio kept around speech; short, as the timestamps should mark its start and end."""
@@ -161,41 +160,17 @@ def split_at_pauses(path: str, words: Sequence[Word], duration_s: float) -> Iter
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FineTuning:
-    """Fine-tuning of a model on the texts of a manifest.
+class FineTuning(Objective):
+    """Fine-tuning of a model on the texts of a manifest; where its encoder is not trained, examples hold its output."""
 
-    Parameters
-    ----------
-    dims : Dims
-    weights, trainable : dict of str to Tensor
-        As for `Distillation`. Where no weight of the encoder is trained, examples hold its output.
-    dtype : torch.dtype
-    options : FineTuneOptions
-    """
+    __slots__ = ()
 
-    dims: Dims
-    weights: dict[str, Tensor]
-    trainable: dict[str, Tensor]
-    dtype: torch.dtype
-    options: FineTuneOptions
+    def encode(self, weights: NamedWeights, example: Example, *, training: bool) -> Tensor:
+        audio_features = Objective.encode(self, weights, example, training=training)
+        if any(name.startswith("encoder.") for name in self.trainable):
+            return run_encoder(weights, self.dims, audio_features)
+        return audio_features
 
-    def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
-        batch = SequenceBatch.from_sequences(example.sequences)
-        logits = self._logits(example, batch, self.options.dropout, self.options.mask_time_fraction)
-        return F.cross_entropy(logits.float(), batch.labels, reduction="sum"), len(batch.labels)
-
-    def evaluate(self, example: Example) -> Acceptance:
-        batch = SequenceBatch.from_sequences(example.sequences[:1])
-        with torch.inference_mode():
-            return score_predictions(self._logits(example, batch, 0.0, 0.0), batch.labels)
-
-    def _logits(self, example: Example, batch: SequenceBatch, dropout: float, mask_fraction: float) -> Tensor:
-        encoder_output = torch.tensor(example.audio_features).float()
-        with autocast(self.dtype):
-            if any(name.startswith("encoder.") for name in self.trainable):
-                encoder_output = run_encoder(self.weights, self.dims, encoder_output)
-            states = run_decoder(
-                self.weights, self.dims, batch.tokens, mask_time(encoder_output, mask_fraction), dropout
-            )
-            return F.linear(batch.select_states(states), self.weights[TOKEN_EMBEDDING])
+    def loss_of(self, states: Tensor, batch: SequenceBatch, progress: float) -> Tensor:
+        logits = F.linear(states, self.weights[TOKEN_EMBEDDING])
+        return F.cross_entropy(logits.float(), batch.labels, reduction="sum")
