@@ -109,7 +109,7 @@ def adapt(
         hears = ",".join(options.hears)
         write_atomic(task.out / ADAPTER_FILE, serialize_adapter(factors, digest, hears=hears))
 
-    return train(task, objective, windows, held_out, store, export_best, callbacks)
+    return train(task, objective, windows, held_out, store.get, export_best, callbacks)
 
 
 def cut_windows(

@@ -135,28 +135,11 @@ class ExampleStore:
             return text
 
 
-@dataclass(frozen=True, slots=True)
-class StateMatchedStore(ExampleStore):
-    """Examples with the states of another decoder for the same texts, as targets for the student.
-
-    Parameters
-    ----------
-    folder : Path
-    target_store : ExampleStore
-        Examples of the other decoder for the same windows and texts.
-    """
-
-    target_store: ExampleStore
-
-    def get(self, window: TrainingWindow) -> Example:
-        """Read an example, and its target states from the other store."""
-        example = ExampleStore.get(self, window)
-        target_sequences = self.target_store.get(window).sequences
-        sequences = (
-            replace(sequence, target_states=target.teacher_states)
-            for sequence, target in zip(example.sequences, target_sequences, strict=True)
-        )
-        return replace(example, sequences=tuple(sequences))
+def with_targets(example: Example, targets: Example) -> Example:
+    """Return an example with the states of another decoder for the same texts as targets for the student."""
+    pairs = zip(example.sequences, targets.sequences, strict=True)
+    sequences = (replace(sequence, target_states=target.teacher_states) for sequence, target in pairs)
+    return replace(example, sequences=tuple(sequences))
 
 
 ACCEPTANCE_OPTIONS = TranscribeOptions(no_speech_threshold=None)

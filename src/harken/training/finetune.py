@@ -91,8 +91,8 @@ def finetune(
         dims, folder = task.checkpoint.dims, task.source_folder
         export(task.out, dims, as_arrays(weights), task.tokenizer, source_folder=folder)
 
-    store = task.run_directory.examples
-    return train(task, objective, windows, held_out, store, export_best, callbacks)
+    load_example = task.run_directory.examples.get
+    return train(task, objective, windows, held_out, load_example, export_best, callbacks)
 
 
 def _manifest_labeller(
