@@ -16,10 +16,10 @@ from time import perf_counter
 from typing import Any, TextIO
 
 from harken.api import Recognizer
-from harken.errors import AudioError, ManifestError, OptionError, OutputError
+from harken.errors import AudioError, ManifestError, OptionError
 from harken.evaluation.error_rate import normalizer
 from harken.evaluation.scoring import EvalHypothesis, Evaluation, Failure, Score, score, summarise
-from harken.files import decode, read_file
+from harken.files import decode, read_file, wrap_os_errors
 from harken.formats import dump_json
 from harken.manifests import Entry, get_field, parse_object, read_manifests, read_rows
 from harken.results import Segment, UnwrittenSpeech
@@ -236,7 +236,7 @@ class HypothesisStore:
         self.by_name[name] = hypothesis
         if self._file:
             line = dump_json({"audio": name} | asdict(hypothesis) | {"by": self.provenance})
-            with _as_output_error(self._file.name):
+            with wrap_os_errors(self._file.name):
                 self._file.write(line + "\n")
                 self._file.flush()
 
@@ -263,7 +263,7 @@ def open_hypotheses(
         yield HypothesisStore(provenance)
         return
     file_path = Path(path)
-    with _as_output_error(file_path):
+    with wrap_os_errors(file_path):
         if file_path.is_char_device():
             raise ManifestError(f"{path}: is a device; allowed is a file of hypotheses")
         file = file_path.open("a+", encoding="utf-8", newline="\n")
@@ -271,7 +271,7 @@ def open_hypotheses(
         yield HypothesisStore(provenance, _read_hypotheses(file, file_path, provenance), file)
     finally:
         # Closing writes again what a full disk refused, and fails again.
-        with _as_output_error(file_path):
+        with wrap_os_errors(file_path):
             file.close()
 
 
@@ -294,25 +294,22 @@ def read_hypotheses(path: str | os.PathLike[str], entries: Iterable[Entry]) -> H
 
 def _read_hypotheses(file: TextIO, path: Path, provenance: Mapping[str, Any]) -> dict[str, EvalHypothesis]:
     """Return the hypotheses of a file, and make it end with a line break; a file of another kind is not changed."""
-    with _as_output_error(path):
-        *whole, last = path.read_bytes().split(b"\n")
+    with wrap_os_errors(path):
+        content = path.read_bytes()
+    *lines, last = content.split(b"\n")
+    incomplete = _is_incomplete(last)
     by_name = dict(
         _parse_own(decode(line, f"{path}:{number}"), f"{path}:{number}", provenance)
-        for number, line in enumerate(whole, start=1)
+        for number, line in enumerate(lines if incomplete else [*lines, last], start=1)
         if line.strip()
     )
-    if not last:
-        return by_name
-    with _as_output_error(path):
-        if _is_incomplete(last):
-            file.truncate(sum(len(line) + 1 for line in whole))
-            return by_name
-    where = f"{path}:{len(whole) + 1}"
-    name, hypothesis = _parse_own(decode(last, where), where, provenance)
-    with _as_output_error(path):
-        file.write("\n")
-        file.flush()
-    return by_name | {name: hypothesis}
+    with wrap_os_errors(path):
+        if incomplete:
+            file.truncate(len(content) - len(last))
+        else:
+            file.write("\n")
+            file.flush()
+    return by_name
 
 
 def _is_incomplete(line: bytes) -> bool:
@@ -349,12 +346,3 @@ def _parse_hypothesis(record: Mapping[str, Any], where: str) -> tuple[str, EvalH
         unwritten_s=seconds("unwritten_s", "a length in seconds"),
     )
     return get_field(record, "audio", where, str, "the name of a recording, such as german/a.flac"), hypothesis
-
-
-@contextmanager
-def _as_output_error(path: str | Path) -> Iterator[None]:
-    """Turn an `OSError` into an `OutputError` that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
