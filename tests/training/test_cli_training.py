@@ -21,7 +21,7 @@ from fakes.measured import signal_at
 from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.checkpoints.huggingface import export
 from harken.training import run
-from harken.training.examples import ExampleStore, Teacher
+from harken.training.examples import ExampleStore
 from tiny_models import DIMS, TOKENIZER
 from training_data import write_model, write_speech
 
@@ -112,7 +112,7 @@ def test_interrupted_labelling_and_training_continue(cli: CliRunner, tmp_path: P
     dtypes = [torch.bfloat16, torch.bfloat16, torch.float32]
     cli.monkeypatch.setattr("harken.training.run_directory.fastest_matmul_dtype", lambda: dtypes.pop(0))
     whole, before = run("whole"), dict[str, int]()
-    for *call, number in ((Teacher, "__call__", 2, signal.SIGINT), (ExampleStore, "get", 3, signal.SIGTERM)):
+    for *call, number in ((ExampleStore, "put", 2, signal.SIGINT), (ExampleStore, "get", 3, signal.SIGTERM)):
         with cli.monkeypatch.context() as patch:
             signal_at(patch, *call, number)
             stopped = run("parts")

@@ -25,7 +25,7 @@ from harken.errors import OptionError
 from harken.files import write_atomic
 from harken.streaming.config import PRESETS
 from harken.streaming.utterance import ActiveUtterance, EncoderChunk
-from harken.training.examples import Example, Teacher, whole_log_mel
+from harken.training.examples import Example, main_model_labeller, whole_log_mel
 from harken.training.network import (
     ALL_ROWS,
     TOKEN_EMBEDDING,
@@ -87,7 +87,7 @@ def adapt(
     windows, held_out = prepare_examples(
         task,
         find_speech,
-        lambda: Teacher(load_recognizer(), checkpoint, dtype, for_encoder=True),
+        lambda: main_model_labeller(load_recognizer(), checkpoint, dtype, for_encoder=True),
         callbacks,
         edit=lambda windows: cut_windows(windows, data, max_s),
     )

@@ -31,8 +31,8 @@ from harken.training.examples import (
     ExampleStore,
     HalfFloats,
     Labeller,
-    Teacher,
     label_windows,
+    main_model_labeller,
     window_log_mel,
     with_targets,
 )
@@ -108,7 +108,7 @@ def distill(
     task.create_or_resume(task="distill", layers=layers, start=start)
     dtype = task.run_directory.matmul_dtype()
     windows, held_out = prepare_examples(
-        task, find_speech, lambda: Teacher(load_recognizer(), main_checkpoint, dtype), callbacks
+        task, find_speech, lambda: main_model_labeller(load_recognizer(), main_checkpoint, dtype), callbacks
     )
     directory = task.run_directory
     texts = [directory.examples.first_text(window) for window in windows]
