@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, field
 from operator import add
@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from harken.contract import Ints
 from harken.text import Tokenizer
@@ -140,7 +141,7 @@ class Objective(ABC):
                 self.encode(weights, example, training=True), self.options.mask_time_fraction
             )
             states = run_decoder(weights, self.dims, batch.tokens, encoder_output, self.options.dropout)
-            return self.loss_of(batch.select_states(states), batch, progress), len(batch.labels)
+            return self.loss_of(states[batch.is_target], batch, progress), len(batch.labels)
 
     def evaluate(self, example: Example) -> Acceptance:
         """Measure the prediction of the first text of an example, without dropout or masks."""
@@ -148,8 +149,8 @@ class Objective(ABC):
         with torch.inference_mode(), autocast(self.dtype):
             weights = with_changes(self.weights, self.trainable)
             encoder_output = self.encode(weights, example, training=False)
-            states = batch.select_states(run_decoder(weights, self.dims, batch.tokens, encoder_output))
-            return score_predictions(F.linear(states, weights[TOKEN_EMBEDDING]), batch.labels)
+            states = run_decoder(weights, self.dims, batch.tokens, encoder_output)
+            return score_predictions(F.linear(states[batch.is_target], weights[TOKEN_EMBEDDING]), batch.labels)
 
     def encode(self, weights: NamedWeights, example: Example, *, training: bool) -> Tensor:
         """Return the output of the encoder for an example: here what the example holds."""
@@ -216,8 +217,8 @@ class SequenceBatch:
     Attributes
     ----------
     tokens : Tensor of shape (sequences, n), int64
-    target_positions : Tensor of shape (positions,), int64
-        Positions in the flattened sequences whose next token is to be predicted.
+    is_target : Tensor of shape (sequences, n), bool
+        Where the next token is to be predicted.
     labels : Tensor of shape (positions,), int64
         Tokens to predict there.
     teacher_states : Tensor of shape (positions, n_text_state of the main model), float16
@@ -226,38 +227,31 @@ class SequenceBatch:
     """
 
     tokens: Tensor
-    target_positions: Tensor
+    is_target: Tensor
     labels: Tensor
     teacher_states: Tensor
     target_states: Tensor
 
     @classmethod
-    def from_sequences(cls, sequences: tuple[TrainingSequence, ...]) -> SequenceBatch:
-        longest = max(len(sequence.tokens) for sequence in sequences) - 1
-        padded = [
-            np.pad(sequence.tokens[:-1], (0, longest + 1 - len(sequence.tokens))) for sequence in sequences
-        ]
-        target_positions = [
-            np.arange(sequence.text_start - 1, len(sequence.tokens) - 1) + i * longest
-            for i, sequence in enumerate(sequences)
+    def from_sequences(cls, sequences: Sequence[TrainingSequence]) -> SequenceBatch:
+        inputs = [torch.from_numpy(sequence.tokens[:-1]) for sequence in sequences]
+        targets = [
+            torch.arange(len(tokens)) >= sequence.text_start - 1
+            for tokens, sequence in zip(inputs, sequences, strict=True)
         ]
         target_states = [
             sequence.teacher_states if sequence.target_states is None else sequence.target_states
             for sequence in sequences
         ]
         return cls(
-            torch.from_numpy(np.stack(padded)),
-            torch.from_numpy(np.concatenate(target_positions)),
+            pad_sequence(inputs, batch_first=True),
+            pad_sequence(targets, batch_first=True),
             torch.from_numpy(
                 np.concatenate([sequence.tokens[sequence.text_start :] for sequence in sequences])
             ),
             torch.from_numpy(np.concatenate([sequence.teacher_states for sequence in sequences])),
             torch.from_numpy(np.concatenate(target_states)).float(),
         )
-
-    def select_states(self, states: Tensor) -> Tensor:
-        """Select the states at the target positions, out of shape (sequences, n, n_text_state)."""
-        return states.flatten(0, 1)[self.target_positions]
 
 
 def mask_time(encoder_output: Tensor, fraction: float) -> Tensor:
