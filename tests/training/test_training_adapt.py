@@ -65,7 +65,7 @@ def test_encoder_of_a_stream_computes_what_the_reference_backend_does(chunks, hi
     heard: list[HeardChunk] = []
     for frames, final_frames in chunks:
         mel = rng.standard_normal((DIMS.n_mels, frames), np.float32)
-        heard.append(HeardChunk(mel, reference.final_positions, final_frames // 2))
+        heard.append(HeardChunk(mel, final_frames))
         reference.append_chunk(mel, final_frames)
         with torch.inference_mode():
             encoded = run_streaming_encoder(as_tensors(weights), DIMS, heard, history_frames)
@@ -107,19 +107,20 @@ def test_student_hears_the_chunks_of_a_live_session() -> None:
     heard = hear_live(samples[start:end], LONG_DIMS, OPTIONS, has_ended=False)
     for (mel, final_frames), chunk in zip(updates[: len(heard) - 1], heard, strict=False):
         np.testing.assert_array_equal(mel, chunk.mel)
-        assert final_frames == 2 * chunk.final_positions
-    at_end = hear_live(samples[start:end], LONG_DIMS, OPTIONS, has_ended=True)[-1]
-    audio_frames = (end - start) // 160 - 2 * at_end.first_position
+        assert final_frames == chunk.final_frames
+    *before, at_end = hear_live(samples[start:end], LONG_DIMS, OPTIONS, has_ended=True)
+    audio_frames = (end - start) // 160 - sum(chunk.final_frames for chunk in before)
     before_end = slice(0, audio_frames - 2)  # the session has heard what follows, which the last frames touch
     np.testing.assert_allclose(last[0][:, before_end], at_end.mel[:, before_end], atol=1e-6)
-    assert last[1] == 2 * at_end.final_positions
+    assert last[1] == at_end.final_frames
 
 
 def test_an_update_hears_all_of_the_audio_and_silence_up_to_the_next_hop() -> None:
     config = PRESETS["low"]
     for n_samples in (SAMPLE_RATE - 1, 2 * SAMPLE_RATE, 2 * SAMPLE_RATE + 1):
-        last = hear_live(np.ones(n_samples, np.float32), SHORT_DIMS, OPTIONS, has_ended=False)[-1]
-        audio_positions = last.first_position + last.positions - TRAILING_SILENCE_FRAMES // 2
+        *before, last = hear_live(np.ones(n_samples, np.float32), SHORT_DIMS, OPTIONS, has_ended=False)
+        positions = sum(chunk.final_positions for chunk in before) + last.positions
+        audio_positions = positions - TRAILING_SILENCE_FRAMES // 2
         assert -160 < 320 * audio_positions - n_samples < 160 * config.hop_frames
 
 

@@ -8,8 +8,9 @@ matrices of the encoder's attention; the audio-context fine-tuning of FUTO's whi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from harken.contract import Floats
 from harken.errors import OptionError
 from harken.files import write_atomic
 from harken.streaming.config import PRESETS
-from harken.streaming.utterance import ActiveUtterance, EncoderChunk
+from harken.streaming.utterance import ActiveUtterance
 from harken.training.examples import Example, main_model_labeller, whole_log_mel
 from harken.training.network import (
     ALL_ROWS,
@@ -161,53 +162,35 @@ MAX_LIVE_SILENCE_FRAMES = 500
 """Most frames of silence behind the last chunk of an utterance, so that utterances are shorter than a window by it."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeardChunk:
-    """The frames that one call of `harken.contract.Backend.encode_chunk` encodes.
+class HeardChunk(NamedTuple):
+    """The arguments of one call of `harken.contract.Backend.encode_chunk`, for one stream."""
 
-    Parameters
-    ----------
-    mel : ndarray of shape (n_mels, frames), float32
-    first_position : int
-        Position of the first two frames in the stream.
-    final_positions : int
-        Number of positions that are final, from the first on.
-    """
-
-    mel: Floats
-    first_position: int
-    final_positions: int
+    mel: Floats  # of shape (n_mels, frames)
+    final_frames: int
 
     @property
     def positions(self) -> int:
         """Number of positions, look-ahead included."""
         return int(self.mel.shape[1]) // FRAMES_PER_POSITION
 
-
-@dataclass(slots=True)
-class _Heard:
-    """`harken.contract.StreamingEncoderState` that encodes nothing: it keeps what it would have encoded."""
-
-    chunks: list[HeardChunk] = field(default_factory=list)
-
     @property
     def final_positions(self) -> int:
-        return sum(chunk.final_positions for chunk in self.chunks)
+        """Number of positions that are final, from the first on."""
+        return self.final_frames // FRAMES_PER_POSITION
 
-    @property
-    def positions(self) -> int:
-        return self.chunks[-1].first_position + self.chunks[-1].positions if self.chunks else 0
 
-    def append(self, chunk: EncoderChunk) -> None:
-        """Take the next chunk of an utterance."""
-        final_positions = chunk.final_frames // FRAMES_PER_POSITION
-        self.chunks.append(HeardChunk(chunk.mel, self.final_positions, final_positions))
+@dataclass(slots=True)
+class _EncoderPosition:
+    """`harken.contract.StreamingEncoderState` that encodes nothing and knows how much is final."""
+
+    final_positions: int = 0
+    positions: int = 0
 
 
 def hear_whole(samples: Floats, dims: Dims, options: AdaptOptions) -> list[HeardChunk]:
     """Return audio as the teacher hears it: one whole window."""
     mel = whole_log_mel(samples, dims)
-    return [HeardChunk(mel, 0, mel.shape[1] // FRAMES_PER_POSITION)]
+    return [HeardChunk(mel, mel.shape[1])]
 
 
 def max_live_s(dims: Dims) -> float:
@@ -227,15 +210,18 @@ def hear_live(samples: Floats, dims: Dims, options: AdaptOptions, *, has_ended: 
         n_frames = -(-n_frames // config.hop_frames) * config.hop_frames
         missing = n_frames * HOP_SAMPLES + FFT_SAMPLES // 2 - len(samples)
         samples = np.pad(samples, (0, max(0, missing)))
-    heard = _Heard()
-    utterance = ActiveUtterance(encoder=heard, n_mels=dims.n_mels, start_frame=0)
+    heard = _EncoderPosition()
+    utterance, chunks = ActiveUtterance(encoder=heard, n_mels=dims.n_mels, start_frame=0), list[HeardChunk]()
     while (end := utterance.next_update_sample(config)) <= len(samples):
         utterance.add_samples(samples[utterance.next_sample : end])
-        heard.append(utterance.next_chunk(config))
+        chunk = utterance.next_chunk(config)
+        heard.final_positions += chunk.final_frames // FRAMES_PER_POSITION
+        chunks.append(HeardChunk(chunk.mel, chunk.final_frames))
     if has_ended:
         utterance.add_samples(samples[utterance.next_sample :])
-        heard.append(utterance.last_chunk(n_frames))
-    return heard.chunks
+        chunk = utterance.last_chunk(n_frames)
+        chunks.append(HeardChunk(chunk.mel, chunk.final_frames))
+    return chunks
 
 
 Hearing = Callable[[Floats, Dims, AdaptOptions], list[HeardChunk]]
@@ -275,12 +261,12 @@ def run_streaming_encoder(
         As of `harken.contract.Backend.stream_features` after the last chunk.
     """
     chunks = [chunk for chunk in chunks[:-1] if chunk.final_positions] + [chunks[-1]]
-    layout = [*_lay_out(chunks, history_frames // FRAMES_PER_POSITION)]
-    needed = torch.cat([torch.arange(rows.start, rows.start + rows.n_needed) for rows in layout])
+    layout = _lay_out(chunks, history_frames // FRAMES_PER_POSITION)
+    needed = torch.cat([torch.arange(own.rows.start, own.rows.start + own.n_needed) for own in layout])
     x = _embed(weights, chunks)
     for layer in range(dims.n_audio_layer):
         is_last = layer == dims.n_audio_layer - 1
-        lengths = [rows.n_needed if is_last else rows.stop - rows.start for rows in layout]
+        lengths = [own.n_needed if is_last else len(own.rows) for own in layout]
         attention = partial(_attend_by_chunk, layout, lengths)
         x = encode_layer(x, weights, dims, layer, needed if is_last else ALL_ROWS, attention)
     return norm(x, weights, "encoder.ln_post")
@@ -291,40 +277,29 @@ def _attend_by_chunk(
 ) -> Tensor:
     """Let the queries of each chunk, so many of each, attend to the rows of its layout."""
     attended = [
-        F.scaled_dot_product_attention(part, key[:, :, rows.attended], value[:, :, rows.attended])
-        for rows, part in zip(layout, query.split([*lengths], dim=2), strict=True)
+        F.scaled_dot_product_attention(part, key[:, :, own.attended], value[:, :, own.attended])
+        for own, part in zip(layout, query.split([*lengths], dim=2), strict=True)
     ]
     return torch.cat(attended, dim=2)
 
 
-@dataclass(frozen=True, slots=True)
-class _ChunkRows:
-    """The rows of a chunk among those of all chunks concatenated.
+class _ChunkRows(NamedTuple):
+    """The rows of a chunk among those of all chunks concatenated."""
 
-    Parameters
-    ----------
-    start, stop : int
-    n_needed : int
-        Rows from the first one on that belong to the result.
-    attended : Tensor of int64
-        Rows that they attend to: the history, then the chunk.
-    """
-
-    start: int
-    stop: int
-    n_needed: int
-    attended: Tensor
+    rows: range
+    n_needed: int  # from the first one on belong to the result
+    attended: Tensor  # indices of the rows that they attend to: the history, then the chunk
 
 
 def _lay_out(chunks: Sequence[HeardChunk], history_positions: int) -> list[_ChunkRows]:
     layout: list[_ChunkRows] = []
     final_rows: list[int] = []  # by position in the stream
     for chunk in chunks:
-        start = layout[-1].stop if layout else 0
+        start = layout[-1].rows.stop if layout else 0
         rows = range(start, start + chunk.positions)
-        history = final_rows[max(0, chunk.first_position - history_positions) : chunk.first_position]
+        history = final_rows[max(0, len(final_rows) - history_positions) :]
         n_needed = chunk.positions if chunk is chunks[-1] else chunk.final_positions
-        layout.append(_ChunkRows(rows.start, rows.stop, n_needed, torch.tensor([*history, *rows])))
+        layout.append(_ChunkRows(rows, n_needed, torch.tensor([*history, *rows])))
         final_rows += rows[: chunk.final_positions]
     return layout
 
@@ -333,11 +308,11 @@ def _embed(weights: NamedWeights, chunks: Sequence[HeardChunk]) -> Tensor:
     """Convolve each chunk behind the final frames before it, and concatenate the results."""
     embeddings, final_mel = [], torch.empty(len(chunks[0].mel), 0)
     for chunk in chunks:
-        context = final_mel[:, -CONTEXT_POSITIONS * FRAMES_PER_POSITION :] if final_mel.shape[1] else final_mel
+        first = final_mel.shape[1] // FRAMES_PER_POSITION
+        context = final_mel[:, -CONTEXT_POSITIONS * FRAMES_PER_POSITION :]
         mel = torch.from_numpy(chunk.mel)
         x = convolve(weights, torch.cat([context, mel], dim=1))
         x = x[context.shape[1] // FRAMES_PER_POSITION :][: chunk.positions]
-        positions = slice(chunk.first_position, chunk.first_position + chunk.positions)
-        embeddings.append(x + weights["encoder.positional_embedding"][positions])
+        embeddings.append(x + weights["encoder.positional_embedding"][first : first + chunk.positions])
         final_mel = torch.cat([final_mel, mel[:, : FRAMES_PER_POSITION * chunk.final_positions]], dim=1)
     return torch.cat(embeddings)

@@ -207,17 +207,17 @@ def student_dims(dims: Dims, layers: int) -> Dims:
     return replace(dims.without_encoder(), n_text_layer=layers)
 
 
-def copy_decoder_layers(weights: Weights, layers: Iterable[int]) -> dict[str, Tensor]:
+def copy_decoder_layers(weights: Weights, layers: Sequence[int]) -> dict[str, Tensor]:
     """Return the decoder's weights, float32, with only the given layers, in this order."""
-    block_names = {f"decoder.blocks.{layer}.": f"decoder.blocks.{i}." for i, layer in enumerate(layers)}
-    renamed: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for name in weights:
-        block = ".".join(name.split(".")[:3]) + "."
-        if block in block_names:
-            renamed[name.replace(block, block_names[block], 1)] = name
-        elif name.startswith("decoder.") and not name.startswith("decoder.blocks."):
-            renamed[name] = name
-    return {name: torch.tensor(weights[source]).float() for name, source in renamed.items()}
+        match name.split("."):
+            case "decoder", "blocks", layer, *part:
+                if int(layer) in layers:
+                    sources[".".join(("decoder.blocks", str(layers.index(int(layer))), *part))] = name
+            case "decoder", *_:
+                sources[name] = name
+    return {name: torch.tensor(weights[source]).float() for name, source in sources.items()}
 
 
 def trainable_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
