@@ -221,6 +221,19 @@ def test_refused_training_does_not_block_its_folder(cli: CliRunner, tmp_path: Pa
     assert cli.run(*arguments, "--epochs", 1).code == 0
 
 
+def test_recordings_are_learnt_from_though_held_out_ones_have_their_names(
+    cli: CliRunner, tmp_path: Path
+) -> None:
+    shutil.copytree("labelled", tmp_path / "labelled")
+    more = ("--held-out-data", tmp_path / "labelled", "--epochs", 1, "--threads", 1, "--shuffles", 1)
+    outcome = cli.run(*FINETUNE, "--freeze-encoder", "--out", tmp_path / "out", *more)
+    assert outcome.code == 0, outcome.err
+    windows = (tmp_path / "out" / "training" / "windows.jsonl").read_text().splitlines()
+    own = {True: str(tmp_path / "labelled"), False: "labelled"}
+    for window in map(json.loads, windows):
+        assert {str(Path(span["path"]).parent) for span in window["spans"]} == {own[window["held_out"]]}
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
 def test_result_does_not_go_into_a_folder_that_is_read(cli: CliRunner, data_folder: Path) -> None:
     (data_folder / "link").symlink_to("labelled")

@@ -162,9 +162,7 @@ def prepare_examples(
 def _make_windows(
     task: TrainingTask[Any], speech_finder: SpeechFinder, callbacks: TrainingCallbacks
 ) -> list[TrainingWindow]:
-    held_out = {entry.name for entry in task.held_out_entries} or choose_held_out(
-        task.entries, task.data.held_out_fraction
-    )
+    held_out = task.held_out_entries or choose_held_out(task.entries, task.data.held_out_fraction)
     known = {*task.tokenizer.language_tokens} if task.tokenizer.multilingual else {"en"}
     entries = []
     for entry in (*task.entries, *task.held_out_entries):
