@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -261,10 +262,15 @@ def test_learning_rate_rises_then_falls() -> None:
     assert rates[-1] < 0.06
 
 
-def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(tmp_path, monkeypatch):
-    losses = iter([2.0, 1.0, math.nan])
-    monkeypatch.setattr("harken.training.run._train_step", lambda *_: next(losses))
-    training = Training(tmp_path)
+def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(tmp_path: Path) -> None:
+    training, whole = Training(tmp_path), make_distillation()
+    examples = count(1)
+
+    def loss(example: Example, progress: float) -> tuple[torch.Tensor, int]:
+        value, positions = whole.loss(example, progress)
+        return (value * math.nan if next(examples) > 2 * OPTIONS.batch_size else value), positions
+
+    training.objective = lambda: SimpleNamespace(trainable=whole.trainable, loss=loss, evaluate=whole.evaluate)
     reason = r"learning_rate=0\.005: allowed is a lower one, in another folder, .* is nan at step 3"
     with pytest.raises(OptionError, match=reason):
         training.run()
@@ -273,10 +279,13 @@ def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(tm
     assert training.run_directory.load_state()["step"] == 0
 
 
-def test_model_without_a_finite_loss_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harken.training.run._evaluate", lambda *_: Acceptance(1, 0, 1, math.nan))
+def test_model_without_a_finite_loss_is_refused(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    training.objective = lambda: SimpleNamespace(
+        trainable=make_distillation().trainable, evaluate=lambda example: Acceptance(1, 0, 1, math.nan)
+    )
     with pytest.raises(CheckpointError, match="harken models check"):
-        Training(tmp_path).run()
+        training.run()
     assert not (tmp_path / "training" / "acceptance.jsonl").exists()
 
 
