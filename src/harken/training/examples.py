@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -231,24 +232,13 @@ def make_prompted_texts(
 
     Where the window asks for it, more follow: without timestamps, and with the previous text in the prompt.
     """
-
-    def prompt(timestamps: bool = True, previous: Sequence[int] = ()) -> tuple[int, ...]:
-        return make_prompt(
-            tokenizer,
-            n_ctx,
-            language=language,
-            task="transcribe",
-            timestamps=timestamps,
-            previous_tokens=previous,
-        )
-
-    prompted_texts: list[PromptedText] = [(prompt(), text_tokens)]
+    prompt = partial(make_prompt, tokenizer, n_ctx, language=language, task="transcribe")
+    prompted_texts: list[PromptedText] = [(prompt(timestamps=True), text_tokens)]
     if training_window.without_timestamps:
-        prompted_texts.append(
-            (prompt(timestamps=False), [token for token in text_tokens if token < tokenizer.timestamp_begin])
-        )
+        untimed = [token for token in text_tokens if token < tokenizer.timestamp_begin]
+        prompted_texts.append((prompt(timestamps=False), untimed))
     if training_window.with_previous_text and previous_text:
-        prompted_texts.append((prompt(previous=previous_text), text_tokens))
+        prompted_texts.append((prompt(timestamps=True, previous_tokens=previous_text), text_tokens))
     # The decoder has n_ctx positions, and the last token is only predicted.
     return [(prefix, text[: n_ctx + 1 - len(prefix)]) for prefix, text in prompted_texts]
 
@@ -256,19 +246,13 @@ def make_prompted_texts(
 def timestamped_tokens(tokenizer: Tokenizer, training_window: TrainingWindow) -> list[int]:
     """Tokenize the texts of a window as a model would output them: each between its timestamps, then the end."""
 
-    def timestamp_token(time_s: float) -> int:
-        return tokenizer.timestamp_begin + round(time_s / TIMESTAMP_STEP_S)
-
-    tokens = [
-        token
-        for start_s, end_s, text in training_window.span_times_s()
-        for token in (
-            timestamp_token(start_s),
-            *tokenizer.encode(f" {(text or '').strip()}"),
-            timestamp_token(end_s),
+    tokens: list[int] = []
+    for start_s, end_s, text in () if training_window.no_speech else training_window.span_times_s():
+        start, end = (
+            tokenizer.timestamp_begin + round(time_s / TIMESTAMP_STEP_S) for time_s in (start_s, end_s)
         )
-    ]
-    return [*(() if training_window.no_speech else tokens), tokenizer.eot]
+        tokens += [start, *tokenizer.encode(f" {(text or '').strip()}"), end]
+    return [*tokens, tokenizer.eot]
 
 
 def window_log_mel(samples: Floats, dims: Dims, silence_frames: int = SILENCE_FRAMES) -> Floats:
