@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from harken.api import Recognizer
 from harken.audio.mel import FFT_SAMPLES
 from harken.checkpoints import encoder_digest
 from harken.checkpoints.adapter import ADAPTER_FILE, adapted_names, serialize_adapter
@@ -48,19 +47,13 @@ MIN_CUT_S = 1.5
 """Least that is left of a window that is cut off."""
 
 
-def adapt(
-    task: TrainingTask[AdaptOptions],
-    load_recognizer: Callable[[], Recognizer],
-    callbacks: TrainingCallbacks,
-) -> bool:
+def adapt(task: TrainingTask[AdaptOptions], callbacks: TrainingCallbacks) -> bool:
     """Train an adapter; resumes where the same task was interrupted.
 
     Parameters
     ----------
     task : TrainingTask
         Its data options are `AdaptDataOptions`.
-    load_recognizer : callable
-        Loads the model on the CPU engine; called only if windows have to be transcribed.
     callbacks : TrainingCallbacks
 
     Returns
@@ -88,7 +81,7 @@ def adapt(
     windows, held_out = prepare_examples(
         task,
         find_speech,
-        lambda: main_model_labeller(load_recognizer(), checkpoint, dtype, for_encoder=True),
+        lambda: main_model_labeller(task.load_recognizer(), checkpoint, dtype, for_encoder=True),
         callbacks,
         edit=lambda windows: cut_windows(windows, data, max_s),
     )

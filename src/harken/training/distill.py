@@ -68,7 +68,6 @@ class InitialModel:
 def distill(
     task: TrainingTask[DistillOptions],
     layers: int,
-    load_recognizer: Callable[[], Recognizer],
     callbacks: TrainingCallbacks,
     initial_model: InitialModel | None = None,
 ) -> bool:
@@ -79,8 +78,6 @@ def distill(
     task : TrainingTask
     layers : int
         Layers of its decoder, 1 to 4, where it starts from layers of the main model.
-    load_recognizer : callable
-        Loads the main model on the CPU engine; called only if windows have to be transcribed.
     callbacks : TrainingCallbacks
     initial_model : InitialModel, optional
         A smaller model to start from instead.
@@ -108,7 +105,10 @@ def distill(
     task.create_or_resume(task="distill", layers=layers, start=start)
     dtype = task.run_directory.matmul_dtype()
     windows, held_out = prepare_examples(
-        task, find_speech, lambda: main_model_labeller(load_recognizer(), main_checkpoint, dtype), callbacks
+        task,
+        find_speech,
+        lambda: main_model_labeller(task.load_recognizer(), main_checkpoint, dtype),
+        callbacks,
     )
     directory = task.run_directory
     texts = [directory.examples.first_text(window) for window in windows]

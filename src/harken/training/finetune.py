@@ -34,12 +34,7 @@ SPEECH_PAD_S = 0.1
 """Seconds of audio kept around speech; short, as the timestamps should mark its start and end."""
 
 
-def finetune(
-    task: TrainingTask[FineTuneOptions],
-    freeze_encoder: bool,
-    load_recognizer: Callable[[], Recognizer],
-    callbacks: TrainingCallbacks,
-) -> bool:
+def finetune(task: TrainingTask[FineTuneOptions], freeze_encoder: bool, callbacks: TrainingCallbacks) -> bool:
     """Fine-tune a model; resumes where the same task was interrupted.
 
     Parameters
@@ -48,8 +43,6 @@ def finetune(
         Its recordings have texts.
     freeze_encoder : bool
         Whether to train only the decoder, which is several times faster.
-    load_recognizer : callable
-        Loads the main model; called only if a recording longer than a window has to be split.
     callbacks : TrainingCallbacks
 
     Returns
@@ -73,7 +66,9 @@ def finetune(
     task.create_or_resume(task="finetune", freeze_encoder=freeze_encoder)
     weights = as_tensors(task.checkpoint.weights)
     labeller = _manifest_labeller(task, weights if freeze_encoder else None)
-    windows, held_out = prepare_examples(task, _speech_aligner(load_recognizer), lambda: labeller, callbacks)
+    windows, held_out = prepare_examples(
+        task, _speech_aligner(task.load_recognizer), lambda: labeller, callbacks
+    )
     trainable = {
         name: values.requires_grad_()
         for name, values in weights.items()

@@ -24,6 +24,7 @@ with importing("torch", "training"):
 
 from torch import Tensor
 
+from harken.api import Recognizer
 from harken.checkpoints import Checkpoint
 from harken.manifests import Entry
 from harken.text import Tokenizer
@@ -48,6 +49,8 @@ class TrainingTask(Generic[TrainOptionsT]):
     ----------
     checkpoint : Checkpoint
         The main model.
+    load_recognizer : callable
+        Loads the main model on the CPU engine; called only if recordings have to be transcribed or aligned.
     tokenizer : Tokenizer
         Tokenizer of the main model.
     entries : sequence of Entry
@@ -61,6 +64,7 @@ class TrainingTask(Generic[TrainOptionsT]):
     """
 
     checkpoint: Checkpoint
+    load_recognizer: Callable[[], Recognizer]
     tokenizer: Tokenizer
     entries: Sequence[Entry]
     held_out_entries: Sequence[Entry]
