@@ -179,8 +179,8 @@ def count_cp_word_errors(
     rate.
     """
     normalize = normalizer(language)
-    spoken = [normalize(text) for text in join_by_speaker(reference).values()]
-    found = [normalize(text) for text in join_by_speaker(hypothesis).values()]
+    spoken = [normalize(text) for text in text_by_speaker(reference).values()]
+    found = [normalize(text) for text in text_by_speaker(hypothesis).values()]
     size = max(len(spoken), len(found))
     spoken += [""] * (size - len(spoken))
     found += [""] * (size - len(found))
@@ -212,7 +212,7 @@ def count_speaker_errors(reference: Sequence[Said], hypothesis: Sequence[Said], 
     return Errors(pairs.total() - int(counts[rows, columns].sum()), pairs.total())
 
 
-def join_by_speaker(said: Iterable[Said]) -> Mapping[str, str]:
+def text_by_speaker(said: Iterable[Said]) -> Mapping[str, str]:
     """Return all words of each speaker."""
     texts: dict[str, list[str]] = {}
     for speaker, text in said:
