@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import astuple, dataclass, field
-from operator import add
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from harken.contract import Ints
+from harken.evaluation.error_rate import Summed
 from harken.text import Tokenizer
 from harken.training.examples import Example, TrainingSequence
 from harken.training.network import TOKEN_EMBEDDING, NamedWeights, run_decoder, with_changes
@@ -29,8 +29,8 @@ DRAFT_LENGTH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
-    """Predictions of an assistant for held-out texts: counts over some texts; add them up with ``+``.
+class Acceptance(Summed):
+    """Predictions of an assistant for held-out texts: counts over some texts.
 
     Parameters
     ----------
@@ -48,9 +48,6 @@ class Acceptance:
     correct: int = 0
     forward_passes: int = 0
     total_loss: float = 0.0
-
-    def __add__(self, other: Acceptance) -> Acceptance:
-        return Acceptance(*map(add, astuple(self), astuple(other)))
 
     @property
     def acceptance_rate(self) -> float:
