@@ -13,6 +13,7 @@ from torch import Tensor
 
 from harken.api import Recognizer
 from harken.checkpoints.huggingface import export
+from harken.contract import Floats
 from harken.errors import ManifestError
 from harken.manifests import Entry
 from harken.results import Word
@@ -29,6 +30,7 @@ from harken.training.objective import Objective, SequenceBatch, autocast
 from harken.training.options import FineTuneOptions
 from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, train
 from harken.training.windows import MAX_SPEECH_S, SpeechFinder, SpeechSpan, TrainingWindow, find_speech
+from harken.transcribe.language_id import language_probabilities
 
 SPEECH_PAD_S = 0.1
 """Seconds of audio kept around speech; short, as the timestamps should mark its start and end."""
@@ -65,10 +67,9 @@ def finetune(task: TrainingTask[FineTuneOptions], freeze_encoder: bool, callback
         )
     task.create_or_resume(task="finetune", freeze_encoder=freeze_encoder)
     weights = as_tensors(task.checkpoint.weights)
-    labeller = _manifest_labeller(task, weights if freeze_encoder else None)
-    windows, held_out = prepare_examples(
-        task, _speech_aligner(task.load_recognizer), lambda: labeller, callbacks
-    )
+    recognizer = cache(task.load_recognizer)
+    labeller = manifest_labeller(task, recognizer, weights if freeze_encoder else None)
+    windows, held_out = prepare_examples(task, _speech_aligner(recognizer), lambda: labeller, callbacks)
     trainable = {
         name: values.requires_grad_()
         for name, values in weights.items()
@@ -90,17 +91,27 @@ def finetune(task: TrainingTask[FineTuneOptions], freeze_encoder: bool, callback
     return train(task, objective, windows, held_out, load_example, export_best, callbacks)
 
 
-def _manifest_labeller(
-    task: TrainingTask[FineTuneOptions], frozen_weights: dict[str, torch.Tensor] | None
+def manifest_labeller(
+    task: TrainingTask[FineTuneOptions],
+    recognizer: Callable[[], Recognizer],
+    frozen_weights: dict[str, torch.Tensor] | None,
 ) -> Labeller:
-    """Return a labeller that takes the texts from the manifest."""
+    """Return a labeller that takes the texts from the manifest, and detects a language that it does not name."""
     tokenizer, dims, dtype = task.tokenizer, task.checkpoint.dims, task.run_directory.matmul_dtype()
     no_states = np.empty((0, dims.n_text_state), np.float16)
 
+    def detect(log_mel: Floats) -> str:
+        if not tokenizer.multilingual:
+            return "en"
+        backend = recognizer().backend
+        (probabilities,) = language_probabilities(backend, backend.encode(log_mel[None]), tokenizer)
+        return next(iter(probabilities))
+
     def label(window: TrainingWindow, previous_text: Sequence[int]) -> Example:
-        text_tokens = timestamped_tokens(tokenizer, window)
+        log_mel = window_log_mel(window.samples(), dims)
+        language, text_tokens = window.language or detect(log_mel), timestamped_tokens(tokenizer, window)
         prompted_texts = make_prompted_texts(
-            tokenizer, dims.n_text_ctx, window, window.language or "en", text_tokens, previous_text
+            tokenizer, dims.n_text_ctx, window, language, text_tokens, previous_text
         )
         sequences = tuple(
             TrainingSequence(
@@ -108,7 +119,7 @@ def _manifest_labeller(
             )
             for prompt, text in prompted_texts
         )
-        audio_features = torch.from_numpy(window_log_mel(window.samples(), dims))
+        audio_features = torch.from_numpy(log_mel)
         if frozen_weights is not None:
             with torch.inference_mode(), autocast(dtype):
                 audio_features = run_encoder(frozen_weights, dims, audio_features)
@@ -117,9 +128,8 @@ def _manifest_labeller(
     return label
 
 
-def _speech_aligner(load_recognizer: Callable[[], Recognizer]) -> SpeechFinder:
+def _speech_aligner(recognizer: Callable[[], Recognizer]) -> SpeechFinder:
     """Return a speech finder that aligns recordings longer than a window with their text and splits them."""
-    recognizer = cache(load_recognizer)
 
     def align(entry: Entry) -> tuple[tuple[SpeechSpan, ...], float]:
         regions, duration_s = find_speech(entry, SPEECH_PAD_S)

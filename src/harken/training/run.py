@@ -50,7 +50,8 @@ class TrainingTask(Generic[TrainOptionsT]):
     checkpoint : Checkpoint
         The main model.
     load_recognizer : callable
-        Loads the main model on the CPU engine; called only if recordings have to be transcribed or aligned.
+        Loads the main model on the CPU engine; called only if recordings have to be transcribed, aligned, or
+        their language detected.
     tokenizer : Tokenizer
         Tokenizer of the main model.
     entries : sequence of Entry
