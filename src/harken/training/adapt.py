@@ -132,7 +132,7 @@ def _shortened(window: TrainingWindow, length_s: float) -> TrainingWindow:
     return replace(window, spans=tuple(spans))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Adaptation(Distillation):
     """Self-distillation of an encoder, of which an adapter is trained; the decoder stays as it is."""
 

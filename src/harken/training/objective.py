@@ -99,7 +99,7 @@ def scored_token_ids(tokenizer: Tokenizer, texts: Iterable[Iterable[int]]) -> In
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Objective(ABC):
     """What a training minimises: a loss of the states of a decoder where it predicts the texts of examples.
 
@@ -158,7 +158,7 @@ class Objective(ABC):
         """Return the loss of some states at the target positions, summed over these."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Distillation(Objective):
     """Distillation of the main model into an assistant.
 
@@ -184,8 +184,8 @@ class Distillation(Objective):
 
     def __post_init__(self) -> None:
         ids = torch.from_numpy(self.scored_ids)
-        object.__setattr__(self, "_scored_student_embedding", self.weights[TOKEN_EMBEDDING][ids].to(self.dtype))
-        object.__setattr__(self, "_scored_teacher_embedding", self.teacher_embedding[ids].to(self.dtype))
+        self._scored_student_embedding = self.weights[TOKEN_EMBEDDING][ids].to(self.dtype)
+        self._scored_teacher_embedding = self.teacher_embedding[ids].to(self.dtype)
 
     def loss_of(self, states: Tensor, batch: SequenceBatch, progress: float) -> Tensor:
         student_logits = F.linear(states, self._scored_student_embedding)
