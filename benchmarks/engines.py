@@ -52,7 +52,7 @@ Work = Callable[[Request], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What to load: a key of `LOADERS`, with model and precision as the engine names them; diarizers may have none."""
+    """What to load: a key of `LOADERS`, the model as the engine names it, and a precision; diarizers may have none."""
 
     label: str
     model: str | None
@@ -170,8 +170,9 @@ def harken_align(engine: Engine) -> Work:
 def faster_whisper(engine: Engine, **options: Any) -> Work:
     """faster-whisper, window after window; with a size of batches its pipeline, cut by voice activity detection."""
     module: Any = importlib.import_module("faster_whisper")
+    compute_type = {"fp32": "float32"}.get(engine.precision, engine.precision)
     model = module.WhisperModel(
-        engine.model, device="cpu", compute_type=engine.precision, cpu_threads=engine.threads
+        engine.model, device="cpu", compute_type=compute_type, cpu_threads=engine.threads
     )
     pipeline = module.BatchedInferencePipeline(model) if "batch_size" in options else model
 
@@ -192,7 +193,7 @@ def faster_whisper(engine: Engine, **options: Any) -> Work:
 
 
 def openai_whisper(engine: Engine, module: str = "whisper") -> Work:
-    """openai-whisper, or stable-ts, with the temperatures of its command line. harken reads the files, not ffmpeg."""
+    """openai-whisper, or stable-ts, in float32, with the temperatures of its command line; harken reads the files."""
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(engine.threads)
     from harken.audio import load_audio
@@ -293,13 +294,6 @@ MODULES = {
 }
 """Module of each engine, by the first word of its name."""
 PACKAGES = ("faster-whisper", "ctranslate2", "openvino-genai", "openai-whisper", "torch")
-ONLY_FLOAT32 = {"int8": "fp32", "fp32": "fp32"}
-PRECISIONS = {
-    "faster-whisper": {"int8": "int8", "fp32": "float32"},
-    "openai-whisper": ONLY_FLOAT32,
-    "stable-ts": ONLY_FLOAT32,
-}
-"""Names of precisions in other engines."""
 
 
 def add_engine_options(parser: argparse.ArgumentParser, engines: tuple[str, ...]) -> None:
@@ -321,8 +315,7 @@ def engine(name: str, args: Args) -> Engine:
 
         peers = dict(pair.split("=", 1) for pair in args.peer_models)
         model = peers.get(kind) or str(resolve_model(model))  # for engines that read the same files
-    precision = PRECISIONS.get(kind, {}).get(args.precision, args.precision)
-    return Engine(label=name, model=model, precision=precision, threads=args.threads)
+    return Engine(label=name, model=model, precision=args.precision, threads=args.threads)
 
 
 @contextmanager

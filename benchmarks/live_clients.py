@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -20,6 +20,7 @@ LATE_S = 60
 """Time for the last words after the last audio."""
 
 Fields = dict[str, Any]
+Send = Callable[[Any], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -64,23 +65,26 @@ async def speak(url: str, dialect: Dialect, pcm: bytes) -> Reply:
     messages: list[LiveMessage] = []
     ended = False
     try:
-        async with asyncio.timeout(len(pcm) / 2 / SAMPLE_RATE + LATE_S), connected(url + dialect.path) as line:
+        async with (
+            asyncio.timeout(len(pcm) / 2 / SAMPLE_RATE + LATE_S),
+            connected(url + dialect.path) as (send, received),
+        ):
             for message in dialect.first:
-                await line.send(message)
+                await send(message)
             start_s = perf_counter()
 
-            async def send() -> None:
+            async def send_audio() -> None:
                 for first in range(0, len(pcm), BLOCK_BYTES):
                     block = pcm[first : first + BLOCK_BYTES]
                     spoken_s = (first + len(block)) / 2 / SAMPLE_RATE
                     await asyncio.sleep(max(0.0, start_s + spoken_s - perf_counter()))
-                    await line.send(dialect.frame(block))
+                    await send(dialect.frame(block))
                 for message in dialect.last:
-                    await line.send(message)
+                    await send(message)
 
-            sending = asyncio.create_task(send())
+            sending = asyncio.create_task(send_audio())
             try:
-                async for fields in line.receive():
+                async for fields in received:
                     messages.append(LiveMessage(fields, perf_counter() - start_s))
                     ended = sending.done() and dialect.ends(fields)
                     if ended and not dialect.closes:
@@ -93,52 +97,38 @@ async def speak(url: str, dialect: Dialect, pcm: bytes) -> Reply:
     return Reply(messages, "" if ended else "it was closed early")
 
 
-class _Socket:
-    """Messages over a WebSocket."""
-
-    def __init__(self, socket: Any) -> None:
-        self._socket = socket
-
-    async def send(self, message: Any) -> None:
-        await self._socket.send(json.dumps(message) if isinstance(message, dict) else message)
-
-    async def receive(self) -> AsyncIterator[Fields]:
-        async for message in self._socket:
-            yield json.loads(message)
-
-
-class _Stream:
-    """Events of the Wyoming protocol over TCP."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-
-    async def send(self, message: bytes) -> None:
-        self._writer.write(message)
-        await self._writer.drain()
-
-    async def receive(self) -> AsyncIterator[Fields]:
-        while head := await self._reader.readline():
-            fields = json.loads(head)
-            data = await self._reader.readexactly(fields.get("data_length", 0))
-            yield {"type": fields["type"]} | json.loads(data or b"{}")
-
-
 @asynccontextmanager
-async def connected(url: str) -> AsyncIterator[Any]:
-    """Connect by the protocol of the address."""
+async def connected(url: str) -> AsyncIterator[tuple[Send, AsyncIterator[Fields]]]:
+    """Connect by the protocol of the address; yield what sends a message, and the messages that come."""
     from websockets.asyncio.client import connect
 
     if url.startswith("tcp:"):
         parts = urlsplit(url)
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+
+        async def write(message: bytes) -> None:
+            writer.write(message)
+            await writer.drain()
+
         try:
-            yield _Stream(reader, writer)
+            yield write, wyoming_events(reader)
         finally:
             writer.close()
     else:
         async with connect(url, compression=None, max_size=None, ping_interval=None) as socket:
-            yield _Socket(socket)
+
+            async def send(message: Any) -> None:
+                await socket.send(json.dumps(message) if isinstance(message, dict) else message)
+
+            yield send, (json.loads(message) async for message in socket)
+
+
+async def wyoming_events(reader: asyncio.StreamReader) -> AsyncIterator[Fields]:
+    """Yield events of the Wyoming protocol."""
+    while head := await reader.readline():
+        fields = json.loads(head)
+        data = await reader.readexactly(fields.get("data_length", 0))
+        yield {"type": fields["type"]} | json.loads(data or b"{}")
 
 
 def own(hello: Fields) -> Dialect:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 POSITIONS_PER_SECOND, WINDOW_S = 50, 30.0
 UNCOUNTED = 0.25
 """Share of a burst that is not counted."""
-BYTES = {"int8": 1, "fp16": 2, "bf16": 2, "fp32": 4}
+BYTES = {"int8": 1, "int16": 2, "fp16": 2, "bf16": 2, "fp32": 4}
 """Bytes of a weight."""
 CACHE_BYTES = {"native": 2, "onnx": 4, "torch": 2}
 """Bytes of a key or value, of each backend in its lower precisions."""
@@ -99,7 +99,6 @@ def load(name: str, args: Args) -> Backend:
     from random_weights import draw_weights, make_dims
 
     dims = make_dims(args.dims)
-    options = {"precision": args.precision, "threads": args.threads}
     if name == "torch":
         import torch
 
@@ -111,7 +110,7 @@ def load(name: str, args: Args) -> Backend:
         stop(f"--backend {name}: allowed with --dims are native and torch")
     from harken.backends.native import NativeBackend
 
-    return NativeBackend(dims, draw_weights(dims), **options | {"precision": "int8"})
+    return NativeBackend(dims, draw_weights(dims), precision=args.precision, threads=args.threads)
 
 
 def encode(backend: Backend, n_windows: int, args: Args, clip_s: float | None = None) -> Any:

@@ -35,7 +35,7 @@ RUNS = {
     "speculative": f"{LIMITED} --repeats 1 --model tiny.en --source ngram transcript",
     "subtitles": "--limit 1 --style plain",
     "word_times": f"{LIMITED} --engines harken 'harken live' 'harken align'",
-    "steps": "--bursts 1 --burst-s 0.01 --tokens 1 2 --rows 1 2 --positions 300",
+    "steps": "--bursts 1 --burst-s 0.01 --tokens 1 2 --rows 1 2 --positions 300 --precision int16",
     "diarization": "--folder {conversations} --engine harken --speaker-model {speakers}",
 }
 NEEDS = {

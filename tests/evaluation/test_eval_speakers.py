@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -197,3 +198,10 @@ def test_turns_that_are_there_are_scored_and_missing_ones_are_named(cli: CliRunn
     assert outcome.code == 0
     assert "talks/talk.wav" not in outcome.out
     assert "DER                 0.00" in outcome.out
+    for folder in ("one", "two"):
+        shutil.copytree(talk, folder)
+    outcome = cli.run(*arguments[:-2], "one", "two")
+    line = (
+        f"harken: {Path('found/talk.rttm')}: is of two/talk.wav and of a recording before it; allowed is one\n"
+    )
+    assert (outcome.code, outcome.err) == (3, line)

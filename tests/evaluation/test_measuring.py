@@ -168,7 +168,7 @@ REFUSED = [
     ("eval talks --compare=--detect --language en", 2, "--detect and --language exclude each other"),
     ("eval talks --speakers --compare a.jsonl", 2, "--compare has no effect with --speakers"),
     ("eval talks --json none/a.json", 5, "none/a.json: cannot be written: there is no folder"),
-    ("eval talks --hypotheses none/a", 5, "none/a: cannot be written: there is no folder"),
+    ("eval talks --hypotheses none/a", 5, "none/a: cannot be written: there is no folder none\n"),
     ("eval talks --worst -1", 2, "Invalid value for '--worst'"),
     ("eval", 2, "Missing argument 'MANIFEST...'"),
     ("eval talks --turns found", 2, "--turns has no effect without --speakers"),

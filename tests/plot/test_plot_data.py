@@ -87,3 +87,11 @@ class TestCollectPlotData:
             assert (start_s is None) == bool(np.isnan(attention).all()), token
         country_s = window.token_starts_s[window.tokens.index(" country")]  # said from about 5.9 to 6.4 s
         assert country_s == pytest.approx(5.9, abs=0.2)
+
+    @pytest.mark.parametrize("precision", ["int8", "fp32"])
+    def test_words_are_those_of_a_transcription(self, precision: str) -> None:
+        model, samples = recognizer(precision), read_excerpt(EXAMPLE, 0.0, 30.0)
+        plotted = collect_plot_data(model, samples, TranscribeOptions(), title="jfk", start_s=0.0)
+        transcript = model.transcribe(samples, vad=False, word_timestamps=True).result()
+        words = [(word.start_s, word.probability) for each in transcript.segments for word in each.words]
+        assert [(span.start_s, span.probability) for span in plotted.text_spans] == words

@@ -46,7 +46,7 @@ class SmallTraining:
             run_directory=self.run_directory, options=self.options, data=SimpleNamespace(seed=5)
         )
         callbacks = TrainingCallbacks(on_step=on_step, should_stop=lambda: steps_done == stop_after)
-        places = self.windows, self.held_out, self.store
+        places = self.windows, self.held_out, self.store.get
         completed = train(task, objective, *places, lambda: self.best.append(steps_done), callbacks, **changes)
         return completed, snapshot(objective.trainable)
 

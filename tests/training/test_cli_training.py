@@ -21,7 +21,7 @@ from fakes.measured import signal_at
 from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.checkpoints.huggingface import export
 from harken.training import run
-from harken.training.examples import ExampleStore, Teacher
+from harken.training.examples import ExampleStore
 from tiny_models import DIMS, TOKENIZER
 from training_data import write_model, write_speech
 
@@ -112,7 +112,7 @@ def test_interrupted_labelling_and_training_continue(cli: CliRunner, tmp_path: P
     dtypes = [torch.bfloat16, torch.bfloat16, torch.float32]
     cli.monkeypatch.setattr("harken.training.run_directory.fastest_matmul_dtype", lambda: dtypes.pop(0))
     whole, before = run("whole"), dict[str, int]()
-    for *call, number in ((Teacher, "__call__", 2, signal.SIGINT), (ExampleStore, "get", 3, signal.SIGTERM)):
+    for *call, number in ((ExampleStore, "put", 2, signal.SIGINT), (ExampleStore, "get", 3, signal.SIGTERM)):
         with cli.monkeypatch.context() as patch:
             signal_at(patch, *call, number)
             stopped = run("parts")
@@ -219,6 +219,19 @@ def test_refused_training_does_not_block_its_folder(cli: CliRunner, tmp_path: Pa
     )
     assert [*(tmp_path / "out").iterdir()] == []
     assert cli.run(*arguments, "--epochs", 1).code == 0
+
+
+def test_recordings_are_learnt_from_though_held_out_ones_have_their_names(
+    cli: CliRunner, tmp_path: Path
+) -> None:
+    shutil.copytree("labelled", tmp_path / "labelled")
+    more = ("--held-out-data", tmp_path / "labelled", "--epochs", 1, "--threads", 1, "--shuffles", 1)
+    outcome = cli.run(*FINETUNE, "--freeze-encoder", "--out", tmp_path / "out", *more)
+    assert outcome.code == 0, outcome.err
+    windows = (tmp_path / "out" / "training" / "windows.jsonl").read_text().splitlines()
+    own = {True: str(tmp_path / "labelled"), False: "labelled"}
+    for window in map(json.loads, windows):
+        assert {str(Path(span["path"]).parent) for span in window["spans"]} == {own[window["held_out"]]}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")

@@ -27,8 +27,14 @@ from harken.training.adapt import (
     run_streaming_encoder,
 )
 from harken.training.examples import Example, TrainingSequence
-from harken.training.network import TOKEN_EMBEDDING, as_tensors, initial_factors, run_decoder, run_encoder
-from harken.training.objective import Distillation
+from harken.training.network import (
+    TOKEN_EMBEDDING,
+    as_tensors,
+    initial_factors,
+    run_decoder,
+    run_encoder,
+    with_changes,
+)
 from harken.training.options import AdaptDataOptions, AdaptOptions
 from harken.training.windows import SpeechSpan, TrainingWindow
 from harken.types import SAMPLE_RATE
@@ -59,7 +65,7 @@ def test_encoder_of_a_stream_computes_what_the_reference_backend_does(chunks, hi
     heard: list[HeardChunk] = []
     for frames, final_frames in chunks:
         mel = rng.standard_normal((DIMS.n_mels, frames), np.float32)
-        heard.append(HeardChunk(mel, final_frames // 2))
+        heard.append(HeardChunk(mel, final_frames))
         reference.append_chunk(mel, final_frames)
         with torch.inference_mode():
             encoded = run_streaming_encoder(as_tensors(weights), DIMS, heard, history_frames)
@@ -101,12 +107,12 @@ def test_student_hears_the_chunks_of_a_live_session() -> None:
     heard = hear_live(samples[start:end], LONG_DIMS, OPTIONS, has_ended=False)
     for (mel, final_frames), chunk in zip(updates[: len(heard) - 1], heard, strict=False):
         np.testing.assert_array_equal(mel, chunk.mel)
-        assert final_frames == 2 * chunk.final_positions
+        assert final_frames == chunk.final_frames
     *before, at_end = hear_live(samples[start:end], LONG_DIMS, OPTIONS, has_ended=True)
-    audio_frames = (end - start) // 160 - 2 * sum(chunk.final_positions for chunk in before)
+    audio_frames = (end - start) // 160 - sum(chunk.final_frames for chunk in before)
     before_end = slice(0, audio_frames - 2)  # the session has heard what follows, which the last frames touch
     np.testing.assert_allclose(last[0][:, before_end], at_end.mel[:, before_end], atol=1e-6)
-    assert last[1] == 2 * at_end.final_positions
+    assert last[1] == at_end.final_frames
 
 
 def test_an_update_hears_all_of_the_audio_and_silence_up_to_the_next_hop() -> None:
@@ -172,16 +178,12 @@ class AdapterTraining(SmallTraining):
 
     def objective(self) -> Adaptation:
         return Adaptation(
+            dims=SHORT_DIMS,
+            weights=self.weights,
             trainable=initial_factors(self.weights, adapted_names(self.weights), self.options.rank, 0),
-            distillation=Distillation(
-                dims=SHORT_DIMS,
-                weights=self.weights,
-                trainable={},
-                scored_ids=np.arange(SHORT_DIMS.n_vocab),
-                teacher_embedding=self.weights[TOKEN_EMBEDDING],
-                dtype=torch.float32,
-                options=self.options,
-            ),
+            scored_ids=np.arange(SHORT_DIMS.n_vocab),
+            teacher_embedding=self.weights[TOKEN_EMBEDDING],
+            dtype=torch.float32,
             options=self.options,
         )
 
@@ -206,8 +208,9 @@ def test_an_adapter_that_has_learnt_nothing_changes_nothing(tmp_path: Path) -> N
     objective, example = training.objective(), training.store.get(training.windows[0])
     (whole,) = hear_whole(example.audio_features, SHORT_DIMS, OPTIONS)
     with torch.inference_mode():
+        changed = with_changes(objective.weights, objective.trainable)
         expected = run_encoder(training.weights, SHORT_DIMS, torch.from_numpy(whole.mel))
-        torch.testing.assert_close(objective.encode(example, 0), expected)
+        torch.testing.assert_close(objective.encode(changed, example, training=True), expected)
 
 
 def test_an_adapter_that_hears_nothing_is_refused() -> None:

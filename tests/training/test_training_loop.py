@@ -6,14 +6,18 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from small_training import SmallTraining, Weights, all_equal, make_example, make_examples, snapshot, torch
 
 from checkpoint_files import random_weights
+from harken.api import Recognizer
+from harken.backends.numpy import NumpyBackend
 from harken.backends.onnx import OnnxBackend
 from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.checkpoints.huggingface import COPIED_FILES, export
@@ -28,7 +32,8 @@ from harken.training.distill import (
     student_dims,
     trainable_weights,
 )
-from harken.training.examples import Example, make_prompted_texts
+from harken.training.examples import Example, make_prompted_texts, window_log_mel
+from harken.training.finetune import manifest_labeller
 from harken.training.network import TOKEN_EMBEDDING, as_tensors, run_decoder, run_encoder
 from harken.training.objective import (
     Acceptance,
@@ -40,8 +45,10 @@ from harken.training.objective import (
 from harken.training.options import DistillOptions
 from harken.training.run import count_steps, learning_rate_at
 from harken.training.run_directory import RunDirectory
-from harken.training.windows import TrainingWindow
+from harken.training.windows import SpeechSpan, TrainingWindow
+from harken.transcribe.language_id import language_probabilities
 from harken.types import Dims
+from real_models import EXAMPLE
 from tiny_models import DIMS, TOKENIZER, make_backend, make_mel, make_weights
 from training_data import write_model
 
@@ -167,6 +174,26 @@ def test_a_window_is_learnt_with_the_prompts_that_it_asks_for_as_far_as_the_deco
     assert len(prompt) + len(long) == DIMS.n_text_ctx + 1  # the last one is only predicted
 
 
+def test_a_language_that_the_manifest_does_not_name_is_detected() -> None:
+    model = Recognizer(NumpyBackend(DIMS, make_weights()), TOKENIZER, "random")
+    task: Any = SimpleNamespace(
+        tokenizer=TOKENIZER,
+        checkpoint=SimpleNamespace(dims=DIMS),
+        run_directory=SimpleNamespace(matmul_dtype=lambda: torch.float32),
+    )
+    span = SpeechSpan(path=str(EXAMPLE), start_s=0.0, end_s=0.4, text="frag nicht")
+    found = {}
+    for language in ("de", None):
+        load_model = (lambda: pytest.fail("not needed")) if language else (lambda: model)
+        window = TrainingWindow(spans=(span,), group="g", language=language, held_out=False)
+        example = manifest_labeller(task, load_model, None)(window, ())
+        found[language] = int(example.sequences[0].tokens[1])
+    features = model.backend.encode(window_log_mel(window.samples(), DIMS)[None])
+    (probabilities,) = language_probabilities(model.backend, features, TOKENIZER)
+    assert found == {code: TOKENIZER.language_tokens[code or next(iter(probabilities))] for code in found}
+    assert found[None] != TOKENIZER.language_tokens["en"], "what this model finds is not English"
+
+
 def test_masked_fraction_is_as_asked() -> None:
     torch.manual_seed(0)
     encoder_output = torch.ones(1500, 4)
@@ -261,10 +288,15 @@ def test_learning_rate_rises_then_falls() -> None:
     assert rates[-1] < 0.06
 
 
-def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(tmp_path, monkeypatch):
-    losses = iter([2.0, 1.0, math.nan])
-    monkeypatch.setattr("harken.training.run._train_step", lambda *_: next(losses))
-    training = Training(tmp_path)
+def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(tmp_path: Path) -> None:
+    training, whole = Training(tmp_path), make_distillation()
+    examples = count(1)
+
+    def loss(example: Example, progress: float) -> tuple[torch.Tensor, int]:
+        value, positions = whole.loss(example, progress)
+        return (value * math.nan if next(examples) > 2 * OPTIONS.batch_size else value), positions
+
+    training.objective = lambda: SimpleNamespace(trainable=whole.trainable, loss=loss, evaluate=whole.evaluate)
     reason = r"learning_rate=0\.005: allowed is a lower one, in another folder, .* is nan at step 3"
     with pytest.raises(OptionError, match=reason):
         training.run()
@@ -273,10 +305,13 @@ def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(tm
     assert training.run_directory.load_state()["step"] == 0
 
 
-def test_model_without_a_finite_loss_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harken.training.run._evaluate", lambda *_: Acceptance(1, 0, 1, math.nan))
+def test_model_without_a_finite_loss_is_refused(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    training.objective = lambda: SimpleNamespace(
+        trainable=make_distillation().trainable, evaluate=lambda example: Acceptance(1, 0, 1, math.nan)
+    )
     with pytest.raises(CheckpointError, match="harken models check"):
-        Training(tmp_path).run()
+        training.run()
     assert not (tmp_path / "training" / "acceptance.jsonl").exists()
 
 

@@ -119,6 +119,7 @@ def make_task(
     make_folder(params["out"].parent)
     return TrainingTask(
         checkpoint=checkpoint,
+        load_recognizer=model_loader(model, params),
         tokenizer=Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab),
         entries=entries,
         held_out_entries=held_out_entries,
@@ -268,8 +269,7 @@ def distill_command(model: str, layers: int, init_from: str | None, **params: An
         if init_from
         else None
     )
-    load = model_loader(model, params)
-    run_task(task, params, lambda callbacks: distill(task, layers, load, callbacks, initial_decoder))
+    run_task(task, params, lambda callbacks: distill(task, layers, callbacks, initial_decoder))
 
 
 @click.command(cls=Command)
@@ -292,8 +292,7 @@ def finetune_command(model: str, freeze_encoder: bool, **params: Any) -> None:
     task = make_task(model, params, FineTuneOptions, needs_text=True)
     from harken.training.finetune import finetune
 
-    load = model_loader(model, params)
-    run_task(task, params, lambda callbacks: finetune(task, freeze_encoder, load, callbacks))
+    run_task(task, params, lambda callbacks: finetune(task, freeze_encoder, callbacks))
 
 
 @click.command(cls=Command)
@@ -311,5 +310,4 @@ def adapt_command(model: str, **params: Any) -> None:
     task = make_task(model, params, AdaptOptions, AdaptDataOptions, needs_text=False)
     from harken.training.adapt import adapt
 
-    load = model_loader(model, params)
-    run_task(task, params, lambda callbacks: adapt(task, load, callbacks))
+    run_task(task, params, partial(adapt, task))

@@ -296,17 +296,17 @@ def read_hypotheses(path: str | os.PathLike[str], entries: Iterable[Entry]) -> H
 
 def _read_hypotheses(file: TextIO, path: Path, provenance: Mapping[str, Any]) -> dict[str, EvalHypothesis]:
     """Return the hypotheses of a file, and make it end with a line break; a file of another kind is not changed."""
-    *whole, last = path.read_bytes().split(b"\n")
+    content = path.read_bytes()
+    *lines, last = content.split(b"\n")
+    incomplete = _is_incomplete(last)
     by_name = dict(
         _parse_own(decode(line, f"{path}:{number}"), f"{path}:{number}", provenance)
-        for number, line in enumerate(whole, start=1)
+        for number, line in enumerate(lines if incomplete else [*lines, last], start=1)
         if line.strip()
     )
-    if last and _is_incomplete(last):
-        file.truncate(sum(len(line) + 1 for line in whole))
-    elif last:
-        where = f"{path}:{len(whole) + 1}"
-        by_name.update([_parse_own(decode(last, where), where, provenance)])
+    if incomplete:
+        file.truncate(len(content) - len(last))
+    else:
         file.write("\n")
         file.flush()
     return by_name

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import takewhile
 from time import perf_counter, process_time
 from typing import Self, TypeVar
 
@@ -126,10 +127,8 @@ def unit_splitter(language: str | None) -> UnitSplitter:
 
 def matching_positions(reference: Sequence[str], hypothesis: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Yield the positions of equal words in two texts, aligned with the fewest edits, in order."""
-    prefix_length = next(
-        (i for i, (one, other) in enumerate(zip(reference, hypothesis, strict=False)) if one != other), None
-    )
-    prefix_length = min(len(reference), len(hypothesis)) if prefix_length is None else prefix_length
+    pairs = zip(reference, hypothesis, strict=False)
+    prefix_length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     yield from ((i, i) for i in range(prefix_length))
     old = new = prefix_length
     for chunk in align_words(" ".join(reference[prefix_length:]), " ".join(hypothesis[prefix_length:])):

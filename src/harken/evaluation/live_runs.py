@@ -215,9 +215,12 @@ def run_live_rounds(
             yield Failure(entry=entry, reason=str(error))
             continue
         samples = np.concatenate(recording_samples)
-        for open_session in {} if warmed_up else sessions.values():
-            run_live(open_session(checked_options), samples[: round(WARM_UP_S * SAMPLE_RATE)], block_samples)
-        warmed_up = True
+        if not warmed_up:
+            for open_session in sessions.values():
+                run_live(
+                    open_session(checked_options), samples[: round(WARM_UP_S * SAMPLE_RATE)], block_samples
+                )
+            warmed_up = True
         transcription = recognizer.transcribe(samples, checked_options)
         transcript, wall_s, cpu_s = timed(transcription.result)
         runs: dict[str, list[LiveRun]] = {name: [] for name in sessions}

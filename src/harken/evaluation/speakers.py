@@ -176,8 +176,8 @@ def count_cp_word_errors(
     rate.
     """
     normalize = normalizer(language)
-    spoken = [normalize(text) for text in join_by_speaker(reference).values()]
-    found = [normalize(text) for text in join_by_speaker(hypothesis).values()]
+    spoken = [normalize(text) for text in text_by_speaker(reference).values()]
+    found = [normalize(text) for text in text_by_speaker(hypothesis).values()]
     size = max(len(spoken), len(found))
     spoken += [""] * (size - len(spoken))
     found += [""] * (size - len(found))
@@ -209,7 +209,7 @@ def count_speaker_errors(reference: Sequence[Said], hypothesis: Sequence[Said], 
     return Errors(pairs.total() - int(counts[rows, columns].sum()), pairs.total())
 
 
-def join_by_speaker(said: Iterable[Said]) -> Mapping[str, str]:
+def text_by_speaker(said: Iterable[Said]) -> Mapping[str, str]:
     """Return all words of each speaker."""
     texts: dict[str, list[str]] = {}
     for speaker, text in said:
@@ -302,9 +302,7 @@ def evaluate_speakers(
     references = [read_rttm(reference_path(entry)) for entry in entries]
     hypothesize: Callable[[Entry], SpeakerHypothesis]
     if turns:
-        hypothesize = partial(_read_hypothesis, Path(turns))
-        for entry in entries:
-            _hypothesis_path(Path(turns), entry)
+        hypothesize = partial(_read_hypothesis, _hypothesis_paths(Path(turns), entries))
     else:
         recognizer = cache(load_recognizer) if load_recognizer else None
         hypothesize = partial(
@@ -425,18 +423,24 @@ def said_by_segment(transcript: Transcript) -> tuple[Said, ...]:
     )
 
 
-def _hypothesis_path(folder: Path, entry: Entry) -> Path:
-    paths = [folder / f"{entry.path.stem}.{ending}" for ending in ("json", "rttm")]
-    found = next((path for path in paths if path.is_file()), None)
-    if found is None:
-        raise ManifestError(
-            f"{folder}: has no turns for {entry.name}; allowed is {paths[0].name} or {paths[1].name}"
-        )
+def _hypothesis_paths(folder: Path, entries: Iterable[Entry]) -> dict[Path, Path]:
+    """Return the path of the hypothesis of each recording, given by its path."""
+    found: dict[Path, Path] = {}
+    for entry in entries:
+        paths = [folder / f"{entry.path.stem}.{ending}" for ending in ("json", "rttm")]
+        path = next(filter(Path.is_file, paths), None)
+        if path is None:
+            raise ManifestError(
+                f"{folder}: has no turns for {entry.name}; allowed is {paths[0].name} or {paths[1].name}"
+            )
+        if path in found.values():
+            raise ManifestError(f"{path}: is of {entry.name} and of a recording before it; allowed is one")
+        found[entry.path] = path
     return found
 
 
-def _read_hypothesis(folder: Path, entry: Entry) -> SpeakerHypothesis:
-    path = _hypothesis_path(folder, entry)
+def _read_hypothesis(paths: Mapping[Path, Path], entry: Entry) -> SpeakerHypothesis:
+    path = paths[entry.path]
     if path.suffix == ".rttm":
         return SpeakerHypothesis(turns=read_rttm(path))
     try:

@@ -219,9 +219,7 @@ def collect_plot_data(
             _decoded_window(recognizer.tokenizer, begin_s, min(begin_s + window_s, end_s), decoded, attempts)
         )
 
-    # Exact windows return no attention, so "auto" must not select them.
-    fidelity = "fast" if options.fidelity == "auto" else options.fidelity
-    options = replace(options, word_timestamps=True, vad=False, fidelity=fidelity, clip_timestamps=())
+    options = replace(options, word_timestamps=True, vad=False, clip_timestamps=())
     transcript = recognizer.transcribe(samples, options, on_window_end=add_window).result()
     text_spans = [
         *(span for each in transcript.segments for span in text_spans_of(each, start_s)),

@@ -8,15 +8,15 @@ matrices of the encoder's attention; the audio-context fine-tuning of FUTO's whi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from harken.api import Recognizer
 from harken.audio.mel import FFT_SAMPLES
 from harken.checkpoints import encoder_digest
 from harken.checkpoints.adapter import ADAPTER_FILE, adapted_names, serialize_adapter
@@ -24,8 +24,8 @@ from harken.contract import Floats
 from harken.errors import OptionError
 from harken.files import write_atomic
 from harken.streaming.config import PRESETS
-from harken.streaming.utterance_audio import EncoderChunk, UtteranceAudio
-from harken.training.examples import Example, Teacher, whole_log_mel
+from harken.streaming.utterance_audio import UtteranceAudio
+from harken.training.examples import Example, main_model_labeller, whole_log_mel
 from harken.training.network import (
     ALL_ROWS,
     TOKEN_EMBEDDING,
@@ -36,9 +36,8 @@ from harken.training.network import (
     encode_layer,
     initial_factors,
     norm,
-    with_changes,
 )
-from harken.training.objective import Acceptance, Distillation, autocast, scored_token_ids
+from harken.training.objective import Distillation, SequenceBatch, scored_token_ids
 from harken.training.options import AdaptDataOptions, AdaptOptions
 from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, train
 from harken.training.windows import MAX_SPEECH_S, SpeechSpan, TrainingWindow, find_speech
@@ -48,19 +47,13 @@ MIN_CUT_S = 1.5
 """Least that is left of a window that is cut off."""
 
 
-def adapt(
-    task: TrainingTask[AdaptOptions],
-    load_recognizer: Callable[[], Recognizer],
-    callbacks: TrainingCallbacks,
-) -> bool:
+def adapt(task: TrainingTask[AdaptOptions], callbacks: TrainingCallbacks) -> bool:
     """Train an adapter; resumes where the same task was interrupted.
 
     Parameters
     ----------
     task : TrainingTask
         Its data options are `AdaptDataOptions`.
-    load_recognizer : callable
-        Loads the model on the CPU engine; called only if windows have to be transcribed.
     callbacks : TrainingCallbacks
 
     Returns
@@ -88,23 +81,19 @@ def adapt(
     windows, held_out = prepare_examples(
         task,
         find_speech,
-        lambda: Teacher(load_recognizer(), checkpoint, dtype, for_encoder=True),
+        lambda: main_model_labeller(task.load_recognizer(), checkpoint, dtype, for_encoder=True),
         callbacks,
         edit=lambda windows: cut_windows(windows, data, max_s),
     )
     store = task.run_directory.examples
     weights = as_tensors(checkpoint.weights)
     objective = Adaptation(
+        dims=checkpoint.dims,
+        weights=weights,
         trainable=initial_factors(weights, adapted_names(weights), options.rank, task.data.seed),
-        distillation=Distillation(
-            dims=checkpoint.dims,
-            weights=weights,
-            trainable={},
-            scored_ids=scored_token_ids(task.tokenizer, [store.first_text(window) for window in windows]),
-            teacher_embedding=weights[TOKEN_EMBEDDING],
-            dtype=dtype,
-            options=options,
-        ),
+        scored_ids=scored_token_ids(task.tokenizer, [store.first_text(window) for window in windows]),
+        teacher_embedding=weights[TOKEN_EMBEDDING],
+        dtype=dtype,
         options=options,
     )
     digest = encoder_digest(checkpoint)
@@ -114,7 +103,7 @@ def adapt(
         hears = ",".join(options.hears)
         write_atomic(task.out / ADAPTER_FILE, serialize_adapter(factors, digest, hears=hears))
 
-    return train(task, objective, windows, held_out, store, export_best, callbacks)
+    return train(task, objective, windows, held_out, store.get, export_best, callbacks)
 
 
 def cut_windows(
@@ -143,96 +132,58 @@ def _shortened(window: TrainingWindow, length_s: float) -> TrainingWindow:
     return replace(window, spans=tuple(spans))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adaptation:
-    """Self-distillation of an encoder.
+@dataclass(slots=True, eq=False, kw_only=True)
+class Adaptation(Distillation):
+    """Self-distillation of an encoder, of which an adapter is trained; the decoder stays as it is."""
 
-    Parameters
-    ----------
-    trainable : dict of str to Tensor
-        Factors A and B of the change to each matrix, which is their product B A.
-    distillation : Distillation
-        The loss of the decoder's states and distribution, given the output of the encoder; all weights of the model.
-    options : AdaptOptions
-    """
-
-    trainable: dict[str, Tensor]
-    distillation: Distillation
     options: AdaptOptions
 
-    def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
-        choice = int(torch.randint(1_000_000, ()))
-        return self.distillation.loss_of(self.encode(example, choice), example)
-
-    def evaluate(self, example: Example) -> Acceptance:
-        with torch.inference_mode():
-            encoded = self.encode(example, choice=len(example.audio_features))
-        return self.distillation.evaluate_with(encoded, example)
-
-    def encode(self, example: Example, choice: int) -> Tensor:
-        """Return the output of the adapted encoder for what it hears of an example, float32.
-
-        The choice is that of one of the ways of hearing.
-        """
+    def encode(self, weights: NamedWeights, example: Example, *, training: bool) -> Tensor:
+        choice = int(torch.randint(1_000_000, ())) if training else len(example.audio_features)
         hearings = [hearing for name in self.options.hears for hearing in HEARINGS[name]]
-        hearing, dims = hearings[choice % len(hearings)], self.distillation.dims
-        chunks = hearing(np.asarray(example.audio_features, np.float32), dims, self.options)
+        samples = np.asarray(example.audio_features, np.float32)
+        chunks = hearings[choice % len(hearings)](samples, self.dims, self.options)
         history_frames = PRESETS[self.options.delay].history_frames
-        with autocast(self.distillation.dtype):
-            weights = with_changes(self.distillation.weights, self.trainable)
-            encoded = run_streaming_encoder(weights, dims, chunks, history_frames)
-        return encoded.float()
+        return run_streaming_encoder(weights, self.dims, chunks, history_frames).float()
+
+    def loss_of(self, states: Tensor, batch: SequenceBatch, progress: float) -> Tensor:
+        # The targets are what the adapter is to give to the end.
+        return Distillation.loss_of(self, states, batch, progress=0.0)
 
 
 MAX_LIVE_SILENCE_FRAMES = 500
 """Most frames of silence behind the last chunk of an utterance, so that utterances are shorter than a window by it."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeardChunk:
-    """The frames that one call of `harken.contract.Backend.encode_chunk` encodes.
+class HeardChunk(NamedTuple):
+    """The arguments of one call of `harken.contract.Backend.encode_chunk`, for one stream."""
 
-    Parameters
-    ----------
-    mel : ndarray of shape (n_mels, frames), float32
-        From behind the final positions of the chunks before it.
-    final_positions : int
-        Number of positions that are final, from the first on.
-    """
-
-    mel: Floats
-    final_positions: int
+    mel: Floats  # of shape (n_mels, frames)
+    final_frames: int
 
     @property
     def positions(self) -> int:
         """Number of positions, look-ahead included."""
         return int(self.mel.shape[1]) // FRAMES_PER_POSITION
 
-
-@dataclass(slots=True)
-class _Heard:
-    """`harken.contract.StreamingEncoderState` that encodes nothing: it keeps what it would have encoded."""
-
-    chunks: list[HeardChunk] = field(default_factory=list)
-
     @property
     def final_positions(self) -> int:
-        return sum(chunk.final_positions for chunk in self.chunks)
+        """Number of positions that are final, from the first on."""
+        return self.final_frames // FRAMES_PER_POSITION
 
-    @property
-    def positions(self) -> int:
-        look_ahead = (chunk.positions - chunk.final_positions for chunk in self.chunks[-1:])
-        return self.final_positions + sum(look_ahead)
 
-    def append(self, chunk: EncoderChunk) -> None:
-        """Take the next chunk of an utterance."""
-        self.chunks.append(HeardChunk(chunk.mel, chunk.final_frames // FRAMES_PER_POSITION))
+@dataclass(slots=True)
+class _EncoderPosition:
+    """`harken.contract.StreamingEncoderState` that encodes nothing and knows how much is final."""
+
+    final_positions: int = 0
+    positions: int = 0
 
 
 def hear_whole(samples: Floats, dims: Dims, options: AdaptOptions) -> list[HeardChunk]:
     """Return audio as the teacher hears it: one whole window."""
     mel = whole_log_mel(samples, dims)
-    return [HeardChunk(mel, mel.shape[1] // FRAMES_PER_POSITION)]
+    return [HeardChunk(mel, mel.shape[1])]
 
 
 def max_live_s(dims: Dims) -> float:
@@ -252,15 +203,18 @@ def hear_live(samples: Floats, dims: Dims, options: AdaptOptions, *, has_ended: 
         n_frames = -(-n_frames // config.hop_frames) * config.hop_frames
         missing = n_frames * HOP_SAMPLES + FFT_SAMPLES // 2 - len(samples)
         samples = np.pad(samples, (0, max(0, missing)))
-    heard = _Heard()
-    audio = UtteranceAudio(heard, dims.n_mels, start_frame=0)
+    heard = _EncoderPosition()
+    audio, chunks = UtteranceAudio(heard, dims.n_mels, start_frame=0), list[HeardChunk]()
     while (end := audio.next_update_sample(config)) <= len(samples):
         audio.add_samples(samples[audio.next_sample : end])
-        heard.append(audio.next_chunk(config))
+        chunk = audio.next_chunk(config)
+        heard.final_positions += chunk.final_frames // FRAMES_PER_POSITION
+        chunks.append(HeardChunk(chunk.mel, chunk.final_frames))
     if has_ended:
         audio.add_samples(samples[audio.next_sample :])
-        heard.append(audio.last_chunk(n_frames))
-    return heard.chunks
+        chunk = audio.last_chunk(n_frames)
+        chunks.append(HeardChunk(chunk.mel, chunk.final_frames))
+    return chunks
 
 
 Hearing = Callable[[Floats, Dims, AdaptOptions], list[HeardChunk]]
@@ -300,12 +254,12 @@ def run_streaming_encoder(
         As of `harken.contract.Backend.stream_features` after the last chunk.
     """
     chunks = [chunk for chunk in chunks[:-1] if chunk.final_positions] + [chunks[-1]]
-    layout = [*_lay_out(chunks, history_frames // FRAMES_PER_POSITION)]
-    needed = torch.cat([torch.arange(rows.start, rows.start + rows.n_needed) for rows in layout])
+    layout = _lay_out(chunks, history_frames // FRAMES_PER_POSITION)
+    needed = torch.cat([torch.arange(own.rows.start, own.rows.start + own.n_needed) for own in layout])
     x = _embed(weights, chunks)
     for layer in range(dims.n_audio_layer):
         is_last = layer == dims.n_audio_layer - 1
-        lengths = [rows.n_needed if is_last else rows.stop - rows.start for rows in layout]
+        lengths = [own.n_needed if is_last else len(own.rows) for own in layout]
         attention = partial(_attend_by_chunk, layout, lengths)
         x = encode_layer(x, weights, dims, layer, needed if is_last else ALL_ROWS, attention)
     return norm(x, weights, "encoder.ln_post")
@@ -316,40 +270,29 @@ def _attend_by_chunk(
 ) -> Tensor:
     """Let the queries of each chunk, so many of each, attend to the rows of its layout."""
     attended = [
-        F.scaled_dot_product_attention(part, key[:, :, rows.attended], value[:, :, rows.attended])
-        for rows, part in zip(layout, query.split([*lengths], dim=2), strict=True)
+        F.scaled_dot_product_attention(part, key[:, :, own.attended], value[:, :, own.attended])
+        for own, part in zip(layout, query.split([*lengths], dim=2), strict=True)
     ]
     return torch.cat(attended, dim=2)
 
 
-@dataclass(frozen=True, slots=True)
-class _ChunkRows:
-    """The rows of a chunk among those of all chunks concatenated.
+class _ChunkRows(NamedTuple):
+    """The rows of a chunk among those of all chunks concatenated."""
 
-    Parameters
-    ----------
-    start, stop : int
-    n_needed : int
-        Rows from the first one on that belong to the result.
-    attended : Tensor of int64
-        Rows that they attend to: the history, then the chunk.
-    """
-
-    start: int
-    stop: int
-    n_needed: int
-    attended: Tensor
+    rows: range
+    n_needed: int  # from the first one on belong to the result
+    attended: Tensor  # indices of the rows that they attend to: the history, then the chunk
 
 
 def _lay_out(chunks: Sequence[HeardChunk], history_positions: int) -> list[_ChunkRows]:
     layout: list[_ChunkRows] = []
     final_rows: list[int] = []  # by position in the stream
     for chunk in chunks:
-        start = layout[-1].stop if layout else 0
+        start = layout[-1].rows.stop if layout else 0
         rows = range(start, start + chunk.positions)
         history = final_rows[max(0, len(final_rows) - history_positions) :]
         n_needed = chunk.positions if chunk is chunks[-1] else chunk.final_positions
-        layout.append(_ChunkRows(rows.start, rows.stop, n_needed, torch.tensor([*history, *rows])))
+        layout.append(_ChunkRows(rows, n_needed, torch.tensor([*history, *rows])))
         final_rows += rows[: chunk.final_positions]
     return layout
 
@@ -358,11 +301,11 @@ def _embed(weights: NamedWeights, chunks: Sequence[HeardChunk]) -> Tensor:
     """Convolve each chunk behind the final frames before it, and concatenate the results."""
     embeddings, final_mel = [], torch.empty(len(chunks[0].mel), 0)
     for chunk in chunks:
-        context = final_mel[:, -CONTEXT_POSITIONS * FRAMES_PER_POSITION :] if final_mel.shape[1] else final_mel
+        first = final_mel.shape[1] // FRAMES_PER_POSITION
+        context = final_mel[:, -CONTEXT_POSITIONS * FRAMES_PER_POSITION :]
         mel = torch.from_numpy(chunk.mel)
         x = convolve(weights, torch.cat([context, mel], dim=1))
         x = x[context.shape[1] // FRAMES_PER_POSITION :][: chunk.positions]
-        first = final_mel.shape[1] // FRAMES_PER_POSITION
         embeddings.append(x + weights["encoder.positional_embedding"][first : first + chunk.positions])
         final_mel = torch.cat([final_mel, mel[:, : FRAMES_PER_POSITION * chunk.final_positions]], dim=1)
     return torch.cat(embeddings)

@@ -31,10 +31,10 @@ from harken.training.examples import (
     ExampleStore,
     HalfFloats,
     Labeller,
-    StateMatchedStore,
-    Teacher,
     label_windows,
+    main_model_labeller,
     window_log_mel,
+    with_targets,
 )
 from harken.training.network import TOKEN_EMBEDDING, as_arrays, as_tensors, initial_factors, run_decoder
 from harken.training.objective import Distillation, scored_token_ids
@@ -68,7 +68,6 @@ class InitialModel:
 def distill(
     task: TrainingTask[DistillOptions],
     layers: int,
-    load_recognizer: Callable[[], Recognizer],
     callbacks: TrainingCallbacks,
     initial_model: InitialModel | None = None,
 ) -> bool:
@@ -79,8 +78,6 @@ def distill(
     task : TrainingTask
     layers : int
         Layers of its decoder, 1 to 4, where it starts from layers of the main model.
-    load_recognizer : callable
-        Loads the main model on the CPU engine; called only if windows have to be transcribed.
     callbacks : TrainingCallbacks
     initial_model : InitialModel, optional
         A smaller model to start from instead.
@@ -108,12 +105,15 @@ def distill(
     task.create_or_resume(task="distill", layers=layers, start=start)
     dtype = task.run_directory.matmul_dtype()
     windows, held_out = prepare_examples(
-        task, find_speech, lambda: Teacher(load_recognizer(), main_checkpoint, dtype), callbacks
+        task,
+        find_speech,
+        lambda: main_model_labeller(task.load_recognizer(), main_checkpoint, dtype),
+        callbacks,
     )
-    store = task.run_directory.examples
-    texts = [store.first_text(window) for window in windows]
+    directory = task.run_directory
+    texts = [directory.examples.first_text(window) for window in windows]
     if initial_model:
-        dims, weights, store = _stitched_student(task, initial_model, windows, held_out, callbacks)
+        dims, weights = _stitched_student(task, initial_model, windows, held_out, callbacks)
     else:
         dims = student_dims(main_checkpoint.dims, layers)
         weights = copy_decoder_layers(main_checkpoint.weights, layer_indices)
@@ -141,8 +141,12 @@ def distill(
             arrays, folder = as_arrays(weights), task.source_folder
             export(task.out, dims, arrays, task.tokenizer, source_folder=folder, harken_config=harken_config)
 
+    def load_example(window: TrainingWindow) -> Example:
+        example = directory.examples.get(window)
+        return with_targets(example, directory.small_model_examples.get(window)) if initial_model else example
+
     scale = _stitched_learning_rate_scale if initial_model else lambda name: 1.0
-    return train(task, objective, windows, held_out, store, export_best, callbacks, scale)
+    return train(task, objective, windows, held_out, load_example, export_best, callbacks, scale)
 
 
 def _stitched_student(
@@ -151,16 +155,15 @@ def _stitched_student(
     windows: Sequence[TrainingWindow],
     held_out: Sequence[TrainingWindow],
     callbacks: TrainingCallbacks,
-) -> tuple[Dims, dict[str, Tensor], StateMatchedStore]:
-    """Return the initial dimensions and weights, and the examples with the states of the smaller model as targets.
+) -> tuple[Dims, dict[str, Tensor]]:
+    """Return the initial dimensions and weights, and store the examples of the smaller model.
 
     A resumed training overwrites the weights, so it needs no stitching map.
     """
     directory, weights = task.run_directory, small_model.checkpoint.weights
-    store = StateMatchedStore(directory.examples.folder, directory.small_model_examples)
     label_windows(
         [*windows, *held_out],
-        store.target_store,
+        directory.small_model_examples,
         lambda: small_model_labeller(small_model.load_recognizer(), weights, directory.examples),
         task.tokenizer.eot,
         partial(callbacks.on_progress, "windows, small model"),
@@ -168,12 +171,10 @@ def _stitched_student(
     main_dims, small_dims = task.checkpoint.dims, small_model.checkpoint.dims
     stitching_map = np.zeros((main_dims.n_audio_state + 1, small_dims.n_audio_state))
     if not directory.has_state:
-        pairs = (
-            (directory.examples.get(window).audio_features, store.target_store.get(window).audio_features)
-            for window in windows
-        )
+        main, small = directory.examples, directory.small_model_examples
+        pairs = ((main.get(window).audio_features, small.get(window).audio_features) for window in windows)
         stitching_map = fit_stitching_map(pairs, *stitching_map.shape)
-    return stitched_dims(small_dims, main_dims), stitch_decoder(weights, stitching_map), store
+    return stitched_dims(small_dims, main_dims), stitch_decoder(weights, stitching_map)
 
 
 def _stitched_learning_rate_scale(name: str) -> float:
@@ -206,17 +207,17 @@ def student_dims(dims: Dims, layers: int) -> Dims:
     return replace(dims.without_encoder(), n_text_layer=layers)
 
 
-def copy_decoder_layers(weights: Weights, layers: Iterable[int]) -> dict[str, Tensor]:
+def copy_decoder_layers(weights: Weights, layers: Sequence[int]) -> dict[str, Tensor]:
     """Return the decoder's weights, float32, with only the given layers, in this order."""
-    block_names = {f"decoder.blocks.{layer}.": f"decoder.blocks.{i}." for i, layer in enumerate(layers)}
-    renamed: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for name in weights:
-        block = ".".join(name.split(".")[:3]) + "."
-        if block in block_names:
-            renamed[name.replace(block, block_names[block], 1)] = name
-        elif name.startswith("decoder.") and not name.startswith("decoder.blocks."):
-            renamed[name] = name
-    return {name: torch.tensor(weights[source]).float() for name, source in renamed.items()}
+        match name.split("."):
+            case "decoder", "blocks", layer, *part:
+                if int(layer) in layers:
+                    sources[".".join(("decoder.blocks", str(layers.index(int(layer))), *part))] = name
+            case "decoder", *_:
+                sources[name] = name
+    return {name: torch.tensor(weights[source]).float() for name, source in sources.items()}
 
 
 def trainable_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -135,28 +136,11 @@ class ExampleStore:
             return text
 
 
-@dataclass(frozen=True, slots=True)
-class StateMatchedStore(ExampleStore):
-    """Examples with the states of another decoder for the same texts, as targets for the student.
-
-    Parameters
-    ----------
-    folder : Path
-    target_store : ExampleStore
-        Examples of the other decoder for the same windows and texts.
-    """
-
-    target_store: ExampleStore
-
-    def get(self, window: TrainingWindow) -> Example:
-        """Read an example, and its target states from the other store."""
-        example = ExampleStore.get(self, window)
-        target_sequences = self.target_store.get(window).sequences
-        sequences = (
-            replace(sequence, target_states=target.teacher_states)
-            for sequence, target in zip(example.sequences, target_sequences, strict=True)
-        )
-        return replace(example, sequences=tuple(sequences))
+def with_targets(example: Example, targets: Example) -> Example:
+    """Return an example with the states of another decoder for the same texts as targets for the student."""
+    pairs = zip(example.sequences, targets.sequences, strict=True)
+    sequences = (replace(sequence, target_states=target.teacher_states) for sequence, target in pairs)
+    return replace(example, sequences=tuple(sequences))
 
 
 ACCEPTANCE_OPTIONS = TranscribeOptions(no_speech_threshold=None)
@@ -167,12 +151,19 @@ SILENCE_FRAMES = 4 * FRAMES_PER_SECOND
 LENGTH_STEP_FRAMES = 2 * FRAMES_PER_SECOND
 """Lengths of training windows are rounded up to a multiple of this."""
 
+Labeller = Callable[[TrainingWindow, Sequence[int]], Example]
+"""Returns the example of a window, given the text tokens of the window before it."""
+
 PromptedText = tuple[tuple[int, ...], Sequence[int]]
 """A prompt, and the text tokens that follow it."""
 
 
-class Teacher:
-    """The main model, which transcribes windows and computes its states for the texts.
+def main_model_labeller(
+    recognizer: Recognizer, checkpoint: Checkpoint, dtype: torch.dtype, *, for_encoder: bool = False
+) -> Labeller:
+    """Return a labeller that transcribes windows with the main model, and computes its states for the texts.
+
+    A window whose transcript is repetitive or improbable has no texts.
 
     Parameters
     ----------
@@ -185,70 +176,48 @@ class Teacher:
     for_encoder : bool
         True for examples from which an encoder learns: windows are encoded whole, and the examples hold their samples.
     """
+    backend, tokenizer, dims = recognizer.backend, recognizer.tokenizer, checkpoint.dims
+    rules = make_logit_rules(tokenizer, timestamps=True)
+    weights = {
+        name: torch.tensor(checkpoint.weights[name]).to(dtype)
+        for name in checkpoint.weights
+        if name.startswith("decoder.")
+    }
 
-    def __init__(
-        self, recognizer: Recognizer, checkpoint: Checkpoint, dtype: torch.dtype, *, for_encoder: bool = False
-    ) -> None:
-        self._for_encoder = for_encoder
-        self._backend, self._tokenizer, self._dims = recognizer.backend, recognizer.tokenizer, checkpoint.dims
-        self._rules = make_logit_rules(self._tokenizer, timestamps=True)
-        self._dtype = dtype
-        self._weights = {
-            name: torch.tensor(checkpoint.weights[name]).to(self._dtype)
-            for name in checkpoint.weights
-            if name.startswith("decoder.")
-        }
-
-    def __call__(self, training_window: TrainingWindow, previous_text: Sequence[int]) -> Example:
-        """Transcribe a window and return the example, with the states that give the probability of each token.
-
-        Parameters
-        ----------
-        training_window : TrainingWindow
-        previous_text : sequence of int
-            Text tokens before it, for the sequence with previous text.
-        """
-        samples = training_window.samples()
-        log_mel = (whole_log_mel if self._for_encoder else window_log_mel)(samples, self._dims)
-        features = self._backend.encode(log_mel[None])
-        (encoder_output,) = self._backend.encoder_output(features)
-        language = training_window.language or next(
-            iter(language_probabilities(self._backend, features, self._tokenizer)[0])
-        )
-        prompted_texts = self._prompted_texts(training_window, features, language, previous_text)
-        with torch.inference_mode():
-            source = torch.from_numpy(encoder_output).to(self._dtype)
-            sequences = tuple(self._make_sequence(source, prompt, text) for prompt, text in prompted_texts)
-        audio_features = samples if self._for_encoder else encoder_output.astype(np.float16)
-        return Example(audio_features=audio_features, sequences=sequences)
-
-    def _prompted_texts(
-        self, training_window: TrainingWindow, features: Features, language: str, previous_text: Sequence[int]
-    ) -> list[PromptedText]:
-        """Return the prompted texts; none if the transcript is repetitive or improbable."""
-        tokenizer, n_ctx = self._tokenizer, self._dims.n_text_ctx
-        prompt = make_prompt(tokenizer, n_ctx, language=language, task="transcribe", timestamps=True)
+    def transcribe(features: Features, language: str) -> list[int] | None:
+        prompt = make_prompt(tokenizer, dims.n_text_ctx, language=language, task="transcribe", timestamps=True)
         (decoded,), _ = decode(
-            self._backend,
+            backend,
             features,
             [Window(window_index=0, prompt=prompt)],
             tokenizer=tokenizer,
-            logit_rules=self._rules,
+            logit_rules=rules,
             strategy=Greedy(),
         )
-        if ACCEPTANCE_OPTIONS.rejection_reason(decoded):
-            return []
-        text_tokens = (*decoded.hypothesis.tokens, tokenizer.eot)
-        return make_prompted_texts(tokenizer, n_ctx, training_window, language, text_tokens, previous_text)
+        rejected = ACCEPTANCE_OPTIONS.rejection_reason(decoded)
+        return None if rejected else [*decoded.hypothesis.tokens, tokenizer.eot]
 
-    def _make_sequence(
-        self, encoder_output: Tensor, prompt: Sequence[int], text: Sequence[int]
-    ) -> TrainingSequence:
+    def with_states(prompt: Sequence[int], text: Sequence[int], encoder_output: Tensor) -> TrainingSequence:
         tokens = torch.tensor([*prompt, *text])
-        states = run_decoder(self._weights, self._dims, tokens[None, :-1], encoder_output)[0, len(prompt) - 1 :]
+        states = run_decoder(weights, dims, tokens[None, :-1], encoder_output)[0, len(prompt) - 1 :]
         return TrainingSequence(
             tokens=tokens.numpy(), text_start=len(prompt), teacher_states=states.half().numpy()
         )
+
+    def label(window: TrainingWindow, previous_text: Sequence[int]) -> Example:
+        samples = window.samples()
+        features = backend.encode((whole_log_mel if for_encoder else window_log_mel)(samples, dims)[None])
+        (encoder_output,) = backend.encoder_output(features)
+        language = window.language or next(iter(language_probabilities(backend, features, tokenizer)[0]))
+        text = transcribe(features, language)
+        texts = text and make_prompted_texts(tokenizer, dims.n_text_ctx, window, language, text, previous_text)
+        with torch.inference_mode():
+            source = torch.from_numpy(encoder_output).to(dtype)
+            sequences = tuple(with_states(*prompted, source) for prompted in texts or ())
+        audio_features = samples if for_encoder else encoder_output.astype(np.float16)
+        return Example(audio_features=audio_features, sequences=sequences)
+
+    return label
 
 
 def make_prompted_texts(
@@ -263,24 +232,13 @@ def make_prompted_texts(
 
     Where the window asks for it, more follow: without timestamps, and with the previous text in the prompt.
     """
-
-    def prompt(timestamps: bool = True, previous: Sequence[int] = ()) -> tuple[int, ...]:
-        return make_prompt(
-            tokenizer,
-            n_ctx,
-            language=language,
-            task="transcribe",
-            timestamps=timestamps,
-            previous_tokens=previous,
-        )
-
-    prompted_texts: list[PromptedText] = [(prompt(), text_tokens)]
+    prompt = partial(make_prompt, tokenizer, n_ctx, language=language, task="transcribe")
+    prompted_texts: list[PromptedText] = [(prompt(timestamps=True), text_tokens)]
     if training_window.without_timestamps:
-        prompted_texts.append(
-            (prompt(timestamps=False), [token for token in text_tokens if token < tokenizer.timestamp_begin])
-        )
+        untimed = [token for token in text_tokens if token < tokenizer.timestamp_begin]
+        prompted_texts.append((prompt(timestamps=False), untimed))
     if training_window.with_previous_text and previous_text:
-        prompted_texts.append((prompt(previous=previous_text), text_tokens))
+        prompted_texts.append((prompt(timestamps=True, previous_tokens=previous_text), text_tokens))
     # The decoder has n_ctx positions, and the last token is only predicted.
     return [(prefix, text[: n_ctx + 1 - len(prefix)]) for prefix, text in prompted_texts]
 
@@ -288,19 +246,13 @@ def make_prompted_texts(
 def timestamped_tokens(tokenizer: Tokenizer, training_window: TrainingWindow) -> list[int]:
     """Tokenize the texts of a window as a model would output them: each between its timestamps, then the end."""
 
-    def timestamp_token(time_s: float) -> int:
-        return tokenizer.timestamp_begin + round(time_s / TIMESTAMP_STEP_S)
-
-    tokens = [
-        token
-        for start_s, end_s, text in training_window.span_times_s()
-        for token in (
-            timestamp_token(start_s),
-            *tokenizer.encode(f" {(text or '').strip()}"),
-            timestamp_token(end_s),
+    tokens: list[int] = []
+    for start_s, end_s, text in () if training_window.no_speech else training_window.span_times_s():
+        start, end = (
+            tokenizer.timestamp_begin + round(time_s / TIMESTAMP_STEP_S) for time_s in (start_s, end_s)
         )
-    ]
-    return [*(() if training_window.no_speech else tokens), tokenizer.eot]
+        tokens += [start, *tokenizer.encode(f" {(text or '').strip()}"), end]
+    return [*tokens, tokenizer.eot]
 
 
 def window_log_mel(samples: Floats, dims: Dims, silence_frames: int = SILENCE_FRAMES) -> Floats:
@@ -316,10 +268,6 @@ def window_log_mel(samples: Floats, dims: Dims, silence_frames: int = SILENCE_FR
 def whole_log_mel(samples: Floats, dims: Dims) -> Floats:
     """Return the log-mel of a whole window, shape (n_mels, frames), with silence behind the audio."""
     return window_log_mel(samples, dims, FRAMES_PER_POSITION * dims.n_audio_ctx)
-
-
-Labeller = Callable[[TrainingWindow, Sequence[int]], Example]
-"""Returns the example of a window, given the text tokens of the window before it."""
 
 
 def label_windows(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from harken.api import Recognizer
 from harken.checkpoints.huggingface import export
+from harken.contract import Floats
 from harken.errors import ManifestError
 from harken.manifests import Entry
 from harken.results import Word
@@ -24,23 +25,18 @@ from harken.training.examples import (
     timestamped_tokens,
     window_log_mel,
 )
-from harken.training.network import TOKEN_EMBEDDING, as_arrays, as_tensors, run_decoder, run_encoder
-from harken.training.objective import Acceptance, SequenceBatch, autocast, mask_time, score_predictions
+from harken.training.network import TOKEN_EMBEDDING, NamedWeights, as_arrays, as_tensors, run_encoder
+from harken.training.objective import Objective, SequenceBatch, autocast
 from harken.training.options import FineTuneOptions
 from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, train
 from harken.training.windows import MAX_SPEECH_S, SpeechFinder, SpeechSpan, TrainingWindow, find_speech
-from harken.types import Dims
+from harken.transcribe.language_id import language_probabilities
 
 SPEECH_PAD_S = 0.1
 """Seconds of audio kept around speech; short, as the timestamps should mark its start and end."""
 
 
-def finetune(
-    task: TrainingTask[FineTuneOptions],
-    freeze_encoder: bool,
-    load_recognizer: Callable[[], Recognizer],
-    callbacks: TrainingCallbacks,
-) -> bool:
+def finetune(task: TrainingTask[FineTuneOptions], freeze_encoder: bool, callbacks: TrainingCallbacks) -> bool:
     """Fine-tune a model; resumes where the same task was interrupted.
 
     Parameters
@@ -49,8 +45,6 @@ def finetune(
         Its recordings have texts.
     freeze_encoder : bool
         Whether to train only the decoder, which is several times faster.
-    load_recognizer : callable
-        Loads the main model; called only if a recording longer than a window has to be split.
     callbacks : TrainingCallbacks
 
     Returns
@@ -73,8 +67,9 @@ def finetune(
         )
     task.create_or_resume(task="finetune", freeze_encoder=freeze_encoder)
     weights = as_tensors(task.checkpoint.weights)
-    labeller = _manifest_labeller(task, weights if freeze_encoder else None)
-    windows, held_out = prepare_examples(task, _speech_aligner(load_recognizer), lambda: labeller, callbacks)
+    recognizer = cache(task.load_recognizer)
+    labeller = manifest_labeller(task, recognizer, weights if freeze_encoder else None)
+    windows, held_out = prepare_examples(task, _speech_aligner(recognizer), lambda: labeller, callbacks)
     trainable = {
         name: values.requires_grad_()
         for name, values in weights.items()
@@ -92,21 +87,31 @@ def finetune(
         dims, folder = task.checkpoint.dims, task.source_folder
         export(task.out, dims, as_arrays(weights), task.tokenizer, source_folder=folder)
 
-    store = task.run_directory.examples
-    return train(task, objective, windows, held_out, store, export_best, callbacks)
+    load_example = task.run_directory.examples.get
+    return train(task, objective, windows, held_out, load_example, export_best, callbacks)
 
 
-def _manifest_labeller(
-    task: TrainingTask[FineTuneOptions], frozen_weights: dict[str, torch.Tensor] | None
+def manifest_labeller(
+    task: TrainingTask[FineTuneOptions],
+    recognizer: Callable[[], Recognizer],
+    frozen_weights: dict[str, torch.Tensor] | None,
 ) -> Labeller:
-    """Return a labeller that takes the texts from the manifest."""
+    """Return a labeller that takes the texts from the manifest, and detects a language that it does not name."""
     tokenizer, dims, dtype = task.tokenizer, task.checkpoint.dims, task.run_directory.matmul_dtype()
     no_states = np.empty((0, dims.n_text_state), np.float16)
 
+    def detect(log_mel: Floats) -> str:
+        if not tokenizer.multilingual:
+            return "en"
+        backend = recognizer().backend
+        (probabilities,) = language_probabilities(backend, backend.encode(log_mel[None]), tokenizer)
+        return next(iter(probabilities))
+
     def label(window: TrainingWindow, previous_text: Sequence[int]) -> Example:
-        text_tokens = timestamped_tokens(tokenizer, window)
+        log_mel = window_log_mel(window.samples(), dims)
+        language, text_tokens = window.language or detect(log_mel), timestamped_tokens(tokenizer, window)
         prompted_texts = make_prompted_texts(
-            tokenizer, dims.n_text_ctx, window, window.language or "en", text_tokens, previous_text
+            tokenizer, dims.n_text_ctx, window, language, text_tokens, previous_text
         )
         sequences = tuple(
             TrainingSequence(
@@ -114,7 +119,7 @@ def _manifest_labeller(
             )
             for prompt, text in prompted_texts
         )
-        audio_features = torch.from_numpy(window_log_mel(window.samples(), dims))
+        audio_features = torch.from_numpy(log_mel)
         if frozen_weights is not None:
             with torch.inference_mode(), autocast(dtype):
                 audio_features = run_encoder(frozen_weights, dims, audio_features)
@@ -123,9 +128,8 @@ def _manifest_labeller(
     return label
 
 
-def _speech_aligner(load_recognizer: Callable[[], Recognizer]) -> SpeechFinder:
+def _speech_aligner(recognizer: Callable[[], Recognizer]) -> SpeechFinder:
     """Return a speech finder that aligns recordings longer than a window with their text and splits them."""
-    recognizer = cache(load_recognizer)
 
     def align(entry: Entry) -> tuple[tuple[SpeechSpan, ...], float]:
         regions, duration_s = find_speech(entry, SPEECH_PAD_S)
@@ -161,41 +165,17 @@ def split_at_pauses(path: str, words: Sequence[Word], duration_s: float) -> Iter
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FineTuning:
-    """Fine-tuning of a model on the texts of a manifest.
+class FineTuning(Objective):
+    """Fine-tuning of a model on the texts of a manifest; where its encoder is not trained, examples hold its output."""
 
-    Parameters
-    ----------
-    dims : Dims
-    weights, trainable : dict of str to Tensor
-        As for `Distillation`. Where no weight of the encoder is trained, examples hold its output.
-    dtype : torch.dtype
-    options : FineTuneOptions
-    """
+    __slots__ = ()
 
-    dims: Dims
-    weights: dict[str, Tensor]
-    trainable: dict[str, Tensor]
-    dtype: torch.dtype
-    options: FineTuneOptions
+    def encode(self, weights: NamedWeights, example: Example, *, training: bool) -> Tensor:
+        audio_features = Objective.encode(self, weights, example, training=training)
+        if any(name.startswith("encoder.") for name in self.trainable):
+            return run_encoder(weights, self.dims, audio_features)
+        return audio_features
 
-    def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
-        batch = SequenceBatch.from_sequences(example.sequences)
-        logits = self._logits(example, batch, self.options.dropout, self.options.mask_time_fraction)
-        return F.cross_entropy(logits.float(), batch.labels, reduction="sum"), len(batch.labels)
-
-    def evaluate(self, example: Example) -> Acceptance:
-        batch = SequenceBatch.from_sequences(example.sequences[:1])
-        with torch.inference_mode():
-            return score_predictions(self._logits(example, batch, 0.0, 0.0), batch.labels)
-
-    def _logits(self, example: Example, batch: SequenceBatch, dropout: float, mask_fraction: float) -> Tensor:
-        encoder_output = torch.tensor(example.audio_features).float()
-        with autocast(self.dtype):
-            if any(name.startswith("encoder.") for name in self.trainable):
-                encoder_output = run_encoder(self.weights, self.dims, encoder_output)
-            states = run_decoder(
-                self.weights, self.dims, batch.tokens, mask_time(encoder_output, mask_fraction), dropout
-            )
-            return F.linear(batch.select_states(states), self.weights[TOKEN_EMBEDDING])
+    def loss_of(self, states: Tensor, batch: SequenceBatch, progress: float) -> Tensor:
+        logits = F.linear(states, self.weights[TOKEN_EMBEDDING])
+        return F.cross_entropy(logits.float(), batch.labels, reduction="sum")

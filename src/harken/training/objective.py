@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import astuple, dataclass, field
-from operator import add
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from harken.contract import Ints
+from harken.evaluation.error_rate import Summed
 from harken.text import Tokenizer
 from harken.training.examples import Example, TrainingSequence
 from harken.training.network import TOKEN_EMBEDDING, NamedWeights, run_decoder, with_changes
-from harken.training.options import AdaptOptions, DistillOptions
+from harken.training.options import AdaptOptions, DistillOptions, TrainOptions
 from harken.types import Dims
 
 ALWAYS_SCORED_IDS = 8192
@@ -28,8 +29,8 @@ DRAFT_LENGTH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
-    """Predictions of an assistant for held-out texts: counts over some texts; add them up with ``+``.
+class Acceptance(Summed):
+    """Predictions of an assistant for held-out texts: counts over some texts.
 
     Parameters
     ----------
@@ -47,9 +48,6 @@ class Acceptance:
     correct: int = 0
     forward_passes: int = 0
     total_loss: float = 0.0
-
-    def __add__(self, other: Acceptance) -> Acceptance:
-        return Acceptance(*map(add, astuple(self), astuple(other)))
 
     @property
     def acceptance_rate(self) -> float:
@@ -101,13 +99,28 @@ def scored_token_ids(tokenizer: Tokenizer, texts: Iterable[Iterable[int]]) -> In
     )
 
 
-class Objective(Protocol):
-    """A loss and the weights that minimise it."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class Objective(ABC):
+    """What a training minimises: a loss of the states of a decoder where it predicts the texts of examples.
 
-    @property
-    def trainable(self) -> dict[str, Tensor]:
-        """Weights that are trained."""
-        ...
+    Parameters
+    ----------
+    dims : Dims
+        Dimensions of the model that is trained.
+    weights : dict of str to Tensor
+        All of its weights.
+    trainable : dict of str to Tensor
+        The weights that are trained, or factors of changes to them (see `with_changes`).
+    dtype : torch.dtype
+        Dtype of matrix products.
+    options : TrainOptions
+    """
+
+    dims: Dims
+    weights: dict[str, Tensor]
+    trainable: dict[str, Tensor]
+    dtype: torch.dtype
+    options: TrainOptions
 
     def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
         """Return the loss summed over the positions of an example, and their number; dropout and masks are random.
@@ -118,15 +131,35 @@ class Objective(Protocol):
         progress : float
             Share of the training that is done.
         """
-        ...
+        batch = SequenceBatch.from_sequences(example.sequences)
+        with autocast(self.dtype):
+            weights = with_changes(self.weights, self.trainable)
+            encoder_output = mask_time(
+                self.encode(weights, example, training=True), self.options.mask_time_fraction
+            )
+            states = run_decoder(weights, self.dims, batch.tokens, encoder_output, self.options.dropout)
+            return self.loss_of(states[batch.is_target], batch, progress), len(batch.labels)
 
     def evaluate(self, example: Example) -> Acceptance:
         """Measure the prediction of the first text of an example, without dropout or masks."""
-        ...
+        batch = SequenceBatch.from_sequences(example.sequences[:1])
+        with torch.inference_mode(), autocast(self.dtype):
+            weights = with_changes(self.weights, self.trainable)
+            encoder_output = self.encode(weights, example, training=False)
+            states = run_decoder(weights, self.dims, batch.tokens, encoder_output)
+            return score_predictions(F.linear(states[batch.is_target], weights[TOKEN_EMBEDDING]), batch.labels)
+
+    def encode(self, weights: NamedWeights, example: Example, *, training: bool) -> Tensor:
+        """Return the output of the encoder for an example: here what the example holds."""
+        return torch.tensor(example.audio_features).float()
+
+    @abstractmethod
+    def loss_of(self, states: Tensor, batch: SequenceBatch, progress: float) -> Tensor:
+        """Return the loss of some states at the target positions, summed over these."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Distillation:
+class Distillation(Objective):
     """Distillation of the main model into an assistant.
 
     The loss is cross-entropy with the pseudo-labels, KL divergence from the main model's distribution, and the squared
@@ -137,28 +170,15 @@ class Distillation:
 
     Parameters
     ----------
-    dims : Dims
-        Dimensions of the assistant.
-    weights : dict of str to Tensor
-        All of its weights.
-    trainable : dict of str to Tensor
-        The weights that are trained, or factors of changes to them (see `with_changes`).
     scored_ids : ndarray of int64
         Ascending ids that the loss scores, which saves most of its time; evaluation scores all ids.
     teacher_embedding : Tensor of shape (n_vocab, n_text_state of the main model)
         Token embedding of the main model.
-    dtype : torch.dtype
-        Dtype of matrix products.
-    options : DistillOptions or AdaptOptions
     """
 
-    dims: Dims
-    weights: dict[str, Tensor]
-    trainable: dict[str, Tensor]
+    options: DistillOptions | AdaptOptions
     scored_ids: Ints
     teacher_embedding: Tensor
-    dtype: torch.dtype
-    options: DistillOptions | AdaptOptions
     _scored_student_embedding: Tensor = field(init=False, repr=False)
     _scored_teacher_embedding: Tensor = field(init=False, repr=False)
 
@@ -167,19 +187,9 @@ class Distillation:
         self._scored_student_embedding = self.weights[TOKEN_EMBEDDING][ids].to(self.dtype)
         self._scored_teacher_embedding = self.teacher_embedding[ids].to(self.dtype)
 
-    def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
-        return self.loss_of(torch.tensor(example.audio_features).float(), example, progress)
-
-    def loss_of(self, encoder_output: Tensor, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
-        """Return the loss of an example with this output of the encoder, and the number of positions."""
-        masked = mask_time(encoder_output, self.options.mask_time_fraction)
-        batch = SequenceBatch.from_sequences(example.sequences)
-        with autocast(self.dtype):
-            states = batch.select_states(
-                run_decoder(self._changed(), self.dims, batch.tokens, masked, self.options.dropout)
-            )
-            student_logits = F.linear(states, self._scored_student_embedding)
-            teacher_logits = F.linear(batch.teacher_states.to(self.dtype), self._scored_teacher_embedding)
+    def loss_of(self, states: Tensor, batch: SequenceBatch, progress: float) -> Tensor:
+        student_logits = F.linear(states, self._scored_student_embedding)
+        teacher_logits = F.linear(batch.teacher_states.to(self.dtype), self._scored_teacher_embedding)
         student_logprobs = F.log_softmax(student_logits.float(), -1)
         teacher_logprobs = F.log_softmax(teacher_logits.float(), -1)
         kl_divergence = F.kl_div(student_logprobs, teacher_logprobs, reduction="sum", log_target=True)
@@ -189,21 +199,7 @@ class Distillation:
         loss = cross_entropy + KL_WEIGHT * kl_divergence
         distances = (states.float() - batch.target_states).square().mean(1)
         state_distance = distances.sum() / batch.target_states.var()
-        return loss + self.options.state_loss_weight * (1 - progress) * state_distance, len(batch.labels)
-
-    def evaluate(self, example: Example) -> Acceptance:
-        return self.evaluate_with(torch.tensor(example.audio_features).float(), example)
-
-    def evaluate_with(self, encoder_output: Tensor, example: Example) -> Acceptance:
-        """Measure the prediction of the first text of an example with this output of the encoder."""
-        batch = SequenceBatch.from_sequences(example.sequences[:1])
-        with torch.inference_mode(), autocast(self.dtype):
-            states = run_decoder(self._changed(), self.dims, batch.tokens, encoder_output)
-            logits = F.linear(batch.select_states(states), self.weights[TOKEN_EMBEDDING].to(self.dtype))
-        return score_predictions(logits, batch.labels)
-
-    def _changed(self) -> NamedWeights:
-        return with_changes(self.weights, self.trainable)
+        return loss + self.options.state_loss_weight * (1 - progress) * state_distance
 
     def _scored_columns(self, ids: Tensor) -> Tensor:
         """Return the indices of ids in the scored ids; -1 for ids that are not scored."""
@@ -218,8 +214,8 @@ class SequenceBatch:
     Attributes
     ----------
     tokens : Tensor of shape (sequences, n), int64
-    target_positions : Tensor of shape (positions,), int64
-        Positions in the flattened sequences whose next token is to be predicted.
+    is_target : Tensor of shape (sequences, n), bool
+        Where the next token is to be predicted.
     labels : Tensor of shape (positions,), int64
         Tokens to predict there.
     teacher_states : Tensor of shape (positions, n_text_state of the main model), float16
@@ -228,38 +224,31 @@ class SequenceBatch:
     """
 
     tokens: Tensor
-    target_positions: Tensor
+    is_target: Tensor
     labels: Tensor
     teacher_states: Tensor
     target_states: Tensor
 
     @classmethod
-    def from_sequences(cls, sequences: tuple[TrainingSequence, ...]) -> SequenceBatch:
-        longest = max(len(sequence.tokens) for sequence in sequences) - 1
-        padded = [
-            np.pad(sequence.tokens[:-1], (0, longest + 1 - len(sequence.tokens))) for sequence in sequences
-        ]
-        target_positions = [
-            np.arange(sequence.text_start - 1, len(sequence.tokens) - 1) + i * longest
-            for i, sequence in enumerate(sequences)
+    def from_sequences(cls, sequences: Sequence[TrainingSequence]) -> SequenceBatch:
+        inputs = [torch.from_numpy(sequence.tokens[:-1]) for sequence in sequences]
+        targets = [
+            torch.arange(len(tokens)) >= sequence.text_start - 1
+            for tokens, sequence in zip(inputs, sequences, strict=True)
         ]
         target_states = [
             sequence.teacher_states if sequence.target_states is None else sequence.target_states
             for sequence in sequences
         ]
         return cls(
-            torch.from_numpy(np.stack(padded)),
-            torch.from_numpy(np.concatenate(target_positions)),
+            pad_sequence(inputs, batch_first=True),
+            pad_sequence(targets, batch_first=True),
             torch.from_numpy(
                 np.concatenate([sequence.tokens[sequence.text_start :] for sequence in sequences])
             ),
             torch.from_numpy(np.concatenate([sequence.teacher_states for sequence in sequences])),
             torch.from_numpy(np.concatenate(target_states)).float(),
         )
-
-    def select_states(self, states: Tensor) -> Tensor:
-        """Select the states at the target positions, out of shape (sequences, n, n_text_state)."""
-        return states.flatten(0, 1)[self.target_positions]
 
 
 def mask_time(encoder_output: Tensor, fraction: float) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,11 @@ with importing("torch", "training"):
 
 from torch import Tensor
 
+from harken.api import Recognizer
 from harken.checkpoints import Checkpoint
 from harken.manifests import Entry
 from harken.text import Tokenizer
-from harken.training.examples import ExampleStore, Labeller, label_windows
+from harken.training.examples import Example, Labeller, label_windows
 from harken.training.objective import Acceptance, Objective
 from harken.training.options import DataOptions, TrainOptions
 from harken.training.run_directory import EvalPoint, RunDirectory
@@ -48,6 +49,9 @@ class TrainingTask(Generic[TrainOptionsT]):
     ----------
     checkpoint : Checkpoint
         The main model.
+    load_recognizer : callable
+        Loads the main model on the CPU engine; called only if recordings have to be transcribed, aligned, or
+        their language detected.
     tokenizer : Tokenizer
         Tokenizer of the main model.
     entries : sequence of Entry
@@ -61,6 +65,7 @@ class TrainingTask(Generic[TrainOptionsT]):
     """
 
     checkpoint: Checkpoint
+    load_recognizer: Callable[[], Recognizer]
     tokenizer: Tokenizer
     entries: Sequence[Entry]
     held_out_entries: Sequence[Entry]
@@ -162,9 +167,7 @@ def prepare_examples(
 def _make_windows(
     task: TrainingTask[Any], speech_finder: SpeechFinder, callbacks: TrainingCallbacks
 ) -> list[TrainingWindow]:
-    held_out = {entry.name for entry in task.held_out_entries} or choose_held_out(
-        task.entries, task.data.held_out_fraction
-    )
+    held_out = task.held_out_entries or choose_held_out(task.entries, task.data.held_out_fraction)
     known = {*task.tokenizer.language_tokens} if task.tokenizer.multilingual else {"en"}
     entries = []
     for entry in (*task.entries, *task.held_out_entries):
@@ -206,7 +209,7 @@ def train(
     objective: Objective,
     windows: Sequence[TrainingWindow],
     held_out: Sequence[TrainingWindow],
-    store: ExampleStore,
+    load_example: Callable[[TrainingWindow], Example],
     export_best: Callable[[], None],
     callbacks: TrainingCallbacks,
     learning_rate_scale: Callable[[str], float] = lambda name: 1.0,
@@ -219,8 +222,8 @@ def train(
     objective : Objective
         Its `trainable` weights are changed in place; afterwards they are the last ones, not the best.
     windows, held_out : sequence of TrainingWindow
-        The store has examples of all of them with at least one sequence.
-    store : ExampleStore
+    load_example : callable
+        Returns the example of a window, with at least one sequence.
     export_best : callable
         Called when the weights reach a new best on the held-out windows.
     callbacks : TrainingCallbacks
@@ -253,7 +256,9 @@ def train(
 
     def evaluate() -> None:
         loss = sum(losses) / len(losses) if losses else None
-        point = EvalPoint(step=steps_done, loss=loss, held_out=_evaluate(objective, held_out, store))
+        point = EvalPoint(
+            step=steps_done, loss=loss, held_out=_evaluate(objective, map(load_example, held_out))
+        )
         _check_finite(point.held_out.mean_loss, steps_done, options)
         points.append(point)
         losses.clear()
@@ -278,8 +283,9 @@ def train(
         for param_group in optimiser.param_groups:
             param_group["lr"] = param_group["learning_rate_scale"] * learning_rate
         torch.manual_seed(seed * 1_000_003 + steps_done)
-        examples = (store.get(window) for window in batch)
-        loss = _train_step(objective, optimiser, examples, options.max_grad_norm, steps_done / n_steps)
+        loss = _train_step(
+            objective, optimiser, map(load_example, batch), options.max_grad_norm, steps_done / n_steps
+        )
         losses.append(loss)
         steps_done += 1
         _check_finite(loss, steps_done, options)
@@ -330,7 +336,7 @@ def _batches(
 
 
 def _train_step(
-    objective: Objective, optimiser: Any, examples: Iterator[Any], max_grad_norm: float, progress: float
+    objective: Objective, optimiser: Any, examples: Iterable[Example], max_grad_norm: float, progress: float
 ) -> float:
     """Train on some examples and return the mean loss; each token counts alike, whatever its example."""
     total_loss, positions = 0.0, 0
@@ -348,8 +354,8 @@ def _train_step(
     return total_loss / positions
 
 
-def _evaluate(objective: Objective, windows: Sequence[TrainingWindow], store: ExampleStore) -> Acceptance:
-    return sum((objective.evaluate(store.get(window)) for window in windows), Acceptance())
+def _evaluate(objective: Objective, examples: Iterable[Example]) -> Acceptance:
+    return sum(map(objective.evaluate, examples), Acceptance())
 
 
 def _make_optimiser(

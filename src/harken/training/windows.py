@@ -63,21 +63,20 @@ SpeechFinder = Callable[[Entry], tuple[tuple[SpeechSpan, ...], float]]
 """Returns the speech in a recording, in spans short enough for a window, and its length in seconds."""
 
 
-def choose_held_out(entries: Sequence[Entry], fraction: float) -> set[str]:
-    """Choose the names of the recordings to hold out.
+def choose_held_out(entries: Sequence[Entry], fraction: float) -> list[Entry]:
+    """Choose the recordings to hold out.
 
     A group with enough speakers holds out all recordings of some speakers, any other single recordings. The choice
     depends on the names alone, so that it stays the same when recordings are added.
     """
-    chosen: set[str] = set()
+    chosen: list[Entry] = []
     for group in dict.fromkeys(map(group_of, entries)):
         members = [entry for entry in entries if group_of(entry) == group]
-        speakers = {entry.speaker for entry in members if entry.speaker}
-        by_speaker = fraction * len(speakers) >= 1
-        units = {entry.name: (by_speaker and entry.speaker) or entry.name for entry in members}
-        ordered = sorted({*units.values()}, key=lambda unit: hashlib.sha256(unit.encode()).digest())
-        held_out = ordered[: round(fraction * len(ordered))]
-        chosen |= {name for name, unit in units.items() if unit in held_out}
+        by_speaker = fraction * len({entry.speaker for entry in members if entry.speaker}) >= 1
+        units = [(by_speaker and entry.speaker) or entry.name for entry in members]
+        ordered = sorted({*units}, key=lambda unit: hashlib.sha256(unit.encode()).digest())
+        held_out = {*ordered[: round(fraction * len(ordered))]}
+        chosen += [entry for entry, unit in zip(members, units, strict=True) if unit in held_out]
     return chosen
 
 
@@ -88,12 +87,16 @@ def group_of(entry: Entry) -> str:
 
 def scan_recordings(
     entries: Sequence[Entry],
-    held_out: set[str],
+    held_out: Sequence[Entry],
     speech_finder: SpeechFinder,
     note: Callable[[str], None],
     progress: Progress,
 ) -> Iterator[TrainingRecording]:
-    """Find the speech in every recording; one that cannot be read is reported and left out."""
+    """Find the speech in every recording; one that cannot be read is reported and left out.
+
+    Those that are held out are known by their paths: recordings of two folders may have one name.
+    """
+    held_out_paths = {entry.path.resolve() for entry in held_out}
     for done, entry in enumerate(entries):
         progress(done, len(entries))
         try:
@@ -101,7 +104,7 @@ def scan_recordings(
         except AudioError as error:
             note(str(error))
             continue
-        is_held_out = entry.name in held_out
+        is_held_out = entry.path.resolve() in held_out_paths
         yield TrainingRecording(entry=entry, held_out=is_held_out, spans=spans, duration_s=duration_s)
 
 
