@@ -101,7 +101,7 @@ class Cancelled(HarkenError):
     """The caller asked to stop; results up to that point have been delivered."""
 
 
-def printable(name: str) -> str:
+def on_one_line(name: str) -> str:
     """Return a name for messages, on one line whatever characters it has, and quoted if it has none."""
     return name if name and name.isprintable() else repr(name)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from harken.audio.ffmpeg_input import FFmpegInput
 from harken.audio.truncation import cut_short_reason
-from harken.errors import AudioError, AudioNotFound, printable
+from harken.errors import AudioError, AudioNotFound, on_one_line
 from harken.types import SAMPLE_RATE
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ def _open_source(source: Any, stack: ExitStack) -> tuple[str, IO[bytes]]:
         return "<stdin>", stdin
     if isinstance(source, str | os.PathLike):
         path = os.fsdecode(source)
-        return printable(path), stack.enter_context(_open_path(path))
+        return on_one_line(path), stack.enter_context(_open_path(path))
     name = getattr(source, "name", None)
     name = name if isinstance(name, str) else f"<{type(source).__name__}>"
     if isinstance(source, io.TextIOBase) or not hasattr(source, "read"):
@@ -310,15 +310,15 @@ def _open_source(source: Any, stack: ExitStack) -> tuple[str, IO[bytes]]:
 def _open_path(path: str) -> IO[bytes]:
     try:
         if os.path.isdir(path):
-            raise AudioError(f"{printable(path)}: is a directory; {ALLOWED_SOURCES}")
+            raise AudioError(f"{on_one_line(path)}: is a directory; {ALLOWED_SOURCES}")
         return open(path, "rb", buffering=0)
     except FileNotFoundError:
         hint = "; a URL is not read: download it first" if "://" in path else ""
-        raise AudioNotFound(f"{printable(path)}: no such file{hint}") from None
+        raise AudioNotFound(f"{on_one_line(path)}: no such file{hint}") from None
     except AudioError:
         raise
     except (OSError, ValueError) as error:
-        raise AudioError(f"{printable(path)}: cannot be read: {_reason(error)}") from error
+        raise AudioError(f"{on_one_line(path)}: cannot be read: {_reason(error)}") from error
 
 
 def _resample_to_mono(

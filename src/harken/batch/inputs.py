@@ -36,7 +36,7 @@ from harken.batch.locations import (
     without_file_scheme,
 )
 from harken.batch.store import PLAN_FILE, ROWS
-from harken.errors import HarkenError, ManifestError, PlanError, printable
+from harken.errors import HarkenError, ManifestError, PlanError, on_one_line
 from harken.files import decode, folded_name
 from harken.manifests import (
     MANIFEST,
@@ -112,7 +112,7 @@ class BatchRecording:
     def shown_name(self) -> str:
         """Its location for messages, on one line whatever characters it has."""
         text = f"{self.location}: {self.name}" if self.bytes else self.location
-        return printable(text)
+        return on_one_line(text)
 
 
 def digest_of(value: Any) -> str:

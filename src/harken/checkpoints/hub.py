@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from harken.checkpoints.model_files import file_sha256
-from harken.errors import CheckpointError, CheckpointNotFound, OptionError, printable
+from harken.errors import CheckpointError, CheckpointNotFound, OptionError, on_one_line
 
 DEFAULT_MODEL = "tiny.en"
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -133,7 +133,7 @@ def _repository_of(model: str | os.PathLike[str]) -> str:
     repository = SHORT_NAMES.get(model, model)
     if not _REPOSITORY.fullmatch(repository):
         raise CheckpointNotFound(
-            f"{printable(model)}: no such model; allowed is a path, owner/name on Hugging Face, "
+            f"{on_one_line(model)}: no such model; allowed is a path, owner/name on Hugging Face, "
             f"{', '.join(SHORT_NAMES)}"
         )
     return repository
