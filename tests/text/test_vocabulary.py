@@ -90,6 +90,14 @@ def test_damaged_file_is_rejected_by_name(tmp_path: Path, name: str, content: by
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", CONTENTS)
+def test_missing_end_of_text_is_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(CONTENTS[name].replace("<|endoftext|>", "<|other|>"), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"it has no <\|endoftext\|>"):
+        Tokenizer.from_file(path, N_VOCAB)
+
+
 def test_file_that_does_not_fit_or_cannot_be_read_is_rejected_by_name(tmp_path: Path) -> None:
     path = tmp_path / "vocabulary.txt"
     with pytest.raises(CheckpointNotFound, match=r"vocabulary\.txt: no such file"):

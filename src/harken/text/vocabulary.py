@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -262,7 +262,7 @@ def _all_ids(path: Path) -> tuple[dict[str, int], Mapping[str, int]]:
     if path.name.startswith("vocabulary."):
         tokens = list(content)
         ids = {token: i for i, token in enumerate(tokens)}
-        return ids, {token: ids[token] for token in tokens[tokens.index(END_OF_TEXT) :]}
+        return ids, {token: ids[token] for token in dropwhile(lambda token: token != END_OF_TEXT, tokens)}
     if path.name == "tokenizer.json":
         added = {each["content"]: int(each["id"]) for each in content.get("added_tokens", ())}
         return content["model"]["vocab"] | added, added
