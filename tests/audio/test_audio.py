@@ -90,6 +90,12 @@ def test_every_channel_is_heard_in_the_mix(tmp_path, n_channels):
             stream_channels(many)
 
 
+def test_array_without_dimensions_is_refused_in_one_message_apart_and_together():
+    for open_blocks in (stream_audio, lambda samples: stream_channels(samples)[0]):
+        with pytest.raises(AudioError, match=r"<array>: shape \(\) of float32"):
+            next(open_blocks(np.array(0.5, np.float32)))
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32])
 def test_channels_that_cancel_each_other_are_heard(dtype):
     loud = tone(4.0) * (0.9 * 256 ** dtype().itemsize / 2)

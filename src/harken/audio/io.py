@@ -97,7 +97,7 @@ def stream_channels(source: AudioSource) -> list[Iterator[NDArray[np.float32]]]:
     """
     if isinstance(source, np.ndarray):
         samples = np.asarray(source)
-        columns = samples.T if samples.ndim == 2 else samples[None]
+        columns = [*samples.T] if samples.ndim == 2 else [samples]
         _check_channels("<array>", len(columns))
         return [stream_audio(column) for column in columns]
     views = shared_views(source)
