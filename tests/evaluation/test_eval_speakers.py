@@ -205,3 +205,13 @@ def test_turns_that_are_there_are_scored_and_missing_ones_are_named(cli: CliRunn
         f"harken: {Path('found/talk.rttm')}: is of two/talk.wav and of a recording before it; allowed is one\n"
     )
     assert (outcome.code, outcome.err) == (3, line)
+
+
+def test_recording_of_two_manifests_has_the_same_turns_in_both(cli: CliRunner, talk: Path) -> None:
+    Path("found").mkdir()
+    Path("found/talk.rttm").write_text(REFERENCE, encoding="utf-8")
+    Path("others").mkdir()
+    manifest = Path("talks/manifest.jsonl").read_text(encoding="utf-8")
+    Path("others/manifest.jsonl").write_text(manifest.replace('"talk.', '"../talks/talk.'), encoding="utf-8")
+    outcome = cli.run("eval", "--speakers", "--turns", "found", "talks", "others", "--quiet")
+    assert (outcome.code, outcome.err) == (0, "")

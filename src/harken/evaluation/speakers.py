@@ -426,6 +426,7 @@ def said_by_segment(transcript: Transcript) -> tuple[Said, ...]:
 def _hypothesis_paths(folder: Path, entries: Iterable[Entry]) -> dict[Path, Path]:
     """Return the path of the hypothesis of each recording, given by its path."""
     found: dict[Path, Path] = {}
+    recordings: dict[Path, Path] = {}
     for entry in entries:
         paths = [folder / f"{entry.path.stem}.{ending}" for ending in ("json", "rttm")]
         path = next(filter(Path.is_file, paths), None)
@@ -433,7 +434,8 @@ def _hypothesis_paths(folder: Path, entries: Iterable[Entry]) -> dict[Path, Path
             raise ManifestError(
                 f"{folder}: has no turns for {entry.name}; allowed is {paths[0].name} or {paths[1].name}"
             )
-        if path in found.values():
+        recording = entry.path.resolve()  # which two manifests may name
+        if recordings.setdefault(path, recording) != recording:
             raise ManifestError(f"{path}: is of {entry.name} and of a recording before it; allowed is one")
         found[entry.path] = path
     return found
