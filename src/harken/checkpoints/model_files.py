@@ -33,9 +33,8 @@ _MAX_TEXT_BYTES = 1 << 26
 """Of a JSON file or header: parsing takes some 30 times the memory, and those of the largest models have 4 MB."""
 _LEAST_STORED_BYTES = 1 << 26
 """Of a file whose hash is kept: a smaller one is hashed in a twentieth of a second."""
-_LOCAL_HEADER = struct.Struct(
-    "<4s22xHH"
-)  # of a member of a zip archive: signature, lengths of name and extra field
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+"""Of a member of a zip archive: its signature, and the lengths of its name and of the extra field."""
 
 
 @contextmanager
