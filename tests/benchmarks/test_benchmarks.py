@@ -25,7 +25,7 @@ RUNS = {
     "compare": f"{LIMITED} --repeats 1",
     "errors": f"{LIMITED} --engines harken --model tiny.en",
     "fleet": f"{LIMITED} --repeats 1 --ways in-process",
-    "expected": "--dims tiny --assistant tiny --bursts 1 --burst-s 0.01 --positions 300",
+    "expected": "--dims tiny --bursts 1 --burst-s 0.01 --positions 300",
     "gpu": "--dims tiny --device cpu --steps 2 --rounds 1 --batch 1",
     "hashing": "--positions 300 --repeats 1",
     "live": LIMITED,
