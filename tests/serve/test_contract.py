@@ -22,6 +22,7 @@ from clients import (
 from leaping import leap, settled
 from talking import UTTERANCE_SAMPLES, words_said
 
+from harken.serve.rest import files
 from harken.serve.work import jobs
 from harken.serve.work.jobs import MAX_PENDING_S, MAX_UPDATES
 
@@ -196,6 +197,19 @@ async def test_audio_that_is_longer_than_allowed_is_refused(stage, protocol):
     client = await stage.connect(protocol, says=int(10 * LIMIT_S) + 1, ends=True)
     outcome = (["session_limit"], 1008), None, (["session_limit"], 0), (["audio_too_long"], 413)
     assert await closed(client) == by(protocol, *outcome)
+
+
+@only(*FILES)
+@played(gate_from=UTTERANCE_SAMPLES)
+async def test_a_recording_that_is_too_short_is_refused_however_late_its_end_is_found(
+    stage, protocol, monkeypatch
+):
+    monkeypatch.setattr(files, "MIN_AUDIO_S", 1.0)
+    client = await stage.connect(protocol, says=7)
+    await until(lambda: len(stage.gate.heard) == 2)
+    await settled()
+    stage.gate.open.set()
+    assert await closed(client) == (["audio_too_short"], 400)
 
 
 @played(gate_from=UTTERANCE_SAMPLES)

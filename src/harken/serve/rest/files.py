@@ -193,18 +193,16 @@ class Files:
         async for update in job.updates:
             if isinstance(update, Failed):
                 failure = update.failure
-                continue
-            if (failure := _too_short(job)) is not None:
-                continue
-            if update.segments and is_first:
-                metrics.first_segment_seconds.observe(monotonic() - start_s)
-                is_first = False
-            metrics.segments.labels("file").inc(len(update.segments))
-            yield update
+            elif not _too_short(job):  # else nothing of it is sent: the end may be found later
+                if update.segments and is_first:
+                    metrics.first_segment_seconds.observe(monotonic() - start_s)
+                    is_first = False
+                metrics.segments.labels("file").inc(len(update.segments))
+                yield update
         if job.work:
             metrics.audio_seconds.labels("file").inc(job.work.read_s)
-        if failure:
-            raise failure
+        if problem := failure or _too_short(job):
+            raise problem
 
     async def _respond(
         self,
@@ -301,8 +299,8 @@ class _LanguageDetection:
 
 
 def _too_short(job: FileJob) -> RequestError | None:
-    """Return what is wrong if a recording has ended too early."""
-    if not job.work or not job.work.finished or job.work.read_s >= MIN_AUDIO_S:
+    """Return what is wrong with a recording if it ends where it has been read to, None if it is long enough."""
+    if not job.work or job.work.read_s >= MIN_AUDIO_S:
         return None
     message = f"the recording is {job.work.read_s:g} s long; allowed are {MIN_AUDIO_S:g} s and more"
     return RequestError(message, code="audio_too_short", param="file")
