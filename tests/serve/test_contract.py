@@ -455,3 +455,16 @@ async def test_pauses_are_shown_while_there_is_nothing_else_to_send(stage):
     assert client.n_pauses == 2
     stage.gate.open.set()
     await until(lambda: client.text == words_said(6))
+
+
+@played()
+async def test_a_stream_that_has_failed_to_take_audio_is_followed_by_one_alone(stage, monkeypatch):
+    with monkeypatch.context() as failing:
+        failing.setattr(jobs.LiveJob, "feed", None)
+        client = await stage.connect(RealtimeClient, says=3)
+        await until(lambda: client.errors)
+    assert client.errors == ["internal_error"]
+    client.send({"type": "session.update", "session": {}})
+    client.say(3)
+    await until(lambda: client.messages[-1]["type"].endswith(".delta"))
+    assert stage.n_held == 1

@@ -8,7 +8,7 @@ from realtime_script import Script, brief, final, interim, transcribed, without_
 from fakes.live_sessions import speech_ended, speech_started
 from harken.errors import HarkenError
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig, TurnDetection
-from harken.serve.live.translator import HangUp
+from harken.serve.live.translator import CloseStream, HangUp
 from harken.serve.work.engine import Failed
 from harken.serve.work.jobs import OpenStream
 from harken.streaming import LoadChanged
@@ -292,8 +292,8 @@ def test_a_stream_that_fails_is_told_for_every_item_and_ends_the_session():
 def test_a_stream_that_is_refused_once_is_not_asked_for_until_something_changes():
     script = Script()
     script.refusal = HarkenError("no")
-    opened, error = script.send("input_audio_buffer.append", event_id="e", audio="AAAA")
-    assert isinstance(opened, OpenStream)
+    opened, closed, error = script.send("input_audio_buffer.append", event_id="e", audio="AAAA")
+    assert [type(opened), type(closed)] == [OpenStream, CloseStream]
     assert error["error"]["event_id"] == "e"
     script.refusal = None
     assert script.append(1) == []

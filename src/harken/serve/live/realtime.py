@@ -303,8 +303,9 @@ class RealtimeSession(Translator):
         yield self._stream
 
     def _refuse(self, error: Exception) -> Outputs:
-        """Tell why there is no stream, and ask for none until something changes."""
+        """Tell why there is no stream, behind what an open one has heard, and ask for none until something changes."""
         self._is_refused, self._is_open = True, False
+        yield CloseStream()
         problem = request_error(error, self._paths)
         yield from self._turns.fail(problem, self._received_s)
         yield self._writer.error(problem, self._event_id)
