@@ -82,7 +82,11 @@ class Transcription:
                     break
                 if self.finished and not self._failure:
                     return False
-                self._advance()
+                try:
+                    self._advance()
+                except Exception:
+                    if index >= len(self._segments):
+                        raise  # else it is raised again behind the segments that are there by now
         return True
 
     def step(self) -> list[Segment]:
@@ -114,12 +118,23 @@ class Transcription:
         except BaseException as failure:
             self._failure = failure
             self.stop()  # else its traceback would keep the file and the journal open
+            if isinstance(failure, Exception):  # an interruption does not wait for speakers
+                self._take()
             raise
 
     def _decode(self, stepwise: bool) -> list[Segment]:
         recording = self._recording
         if not (recording.ready_segments or recording.finished):
             self._scheduler.advance(stepwise=stepwise)
+        segments = self._take()
+        recording.report_progress()
+        if not segments and recording.failure:
+            raise recording.failure
+        return segments
+
+    def _take(self) -> list[Segment]:
+        """Take the segments that can be returned now, and return them."""
+        recording = self._recording
         segments = [*recording.ready_segments]
         self._decoded += segments
         recording.ready_segments.clear()
@@ -129,9 +144,6 @@ class Transcription:
                 segments = self._with_speakers(self._diarization, self._decoded)
                 self._segments += segments
                 self._attributed = True
-        recording.report_progress()
-        if not segments and recording.failure:
-            raise recording.failure
         return segments
 
     def _with_speakers(self, diarization: Diarization, decoded: Sequence[Segment]) -> list[Segment]:
@@ -244,7 +256,7 @@ class ChannelsTranscription(Transcription):
         except HarkenError as failure:
             self._channel_failure = self._channel_failure or failure
             self._channels = self._channels or ()  # it could not be opened
-        segments = [*self._ready()]
+        segments = self._take()
         self._report()
         if not segments and self._channel_failure and self._all_returned:
             raise self._channel_failure
@@ -273,15 +285,16 @@ class ChannelsTranscription(Transcription):
         channels = zip(self._channels or (), self._waiting, strict=True)
         return [(channel, waiting) for channel, waiting in channels if not (waiting or channel.finished)]
 
-    def _ready(self) -> Iterator[Segment]:
-        """Yield the segments before which no channel can have another one."""
+    def _take(self) -> list[Segment]:
+        """Take the segments before which no channel can have another one, and return them."""
+        n_before = len(self._segments)
         while any(self._waiting) and not self._without_segments():
             index = min(
                 range(len(self._waiting)),
                 key=lambda index: self._waiting[index][0].start_s if self._waiting[index] else inf,
             )
             self._segments.append(_named(self._waiting[index].popleft(), index, len(self._segments)))
-            yield self._segments[-1]
+        return self._segments[n_before:]
 
     @property
     def _all_returned(self) -> bool:

@@ -21,6 +21,7 @@ import pytest
 import harken
 from audio_files import Pipe
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
+from fakes.speakers import FIRST, level_diarizer
 from fakes.speech_detector import LoudIsSpeech
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, silence, speak_words
 from harken.api import Recognizer
@@ -42,6 +43,7 @@ from real_models import CACHE, EXAMPLE, model_path, recognizer
 from tiny_models import DIMS, TOKENIZER
 
 NOISE = np.random.default_rng(2).standard_normal(round(3 * WINDOW_S * 16_000)).astype(np.float32)
+VOICE = np.full_like(NOISE, FIRST)
 ONE, TWO, THREE = (window_text(0, text, WINDOW_POSITIONS) for text in ("one", "two", "three"))
 
 
@@ -157,6 +159,31 @@ class TestTranscription:
             with pytest.raises(ArithmeticError):
                 decode(work)
         assert work.so_far().text == "onetwo"
+
+    @pytest.mark.parametrize("callback", ["on_progress", "on_window_end"])
+    @pytest.mark.parametrize(
+        "given",
+        [{}, {"channels": "apart"}, {"diarizer": level_diarizer()}],
+        ids=["mixed", "apart", "speakers"],
+    )
+    def test_a_callback_that_fails_does_so_behind_the_segments_before(
+        self, callback: str, given: dict[str, Any]
+    ) -> None:
+        def fail_at_second(*_: object) -> None:
+            calls.append(callback)
+            if len(calls) == 2:
+                raise HarkenError("enough")
+
+        calls: list[str] = []
+        whole = "onetwo" if callback == "on_progress" else "one"
+        work = use_texts(ONE, TWO, THREE).transcribe(
+            VOICE, AS_IT_IS, language="en", **given, **{callback: fail_at_second}
+        )
+        for _ in range(2):
+            texts: list[str] = []
+            with pytest.raises(HarkenError, match="enough"):
+                texts.extend(segment.text for segment in work)
+            assert "".join(texts) == work.so_far().text == whole
 
     def test_every_kind_of_source_gives_the_same(self) -> None:
         def first_mel(source: Any) -> bytes:
