@@ -80,13 +80,14 @@ class Transcription:
             with self._turn.taken():
                 if index < len(self._segments):
                     break
-                if self.finished and not self._failure:
-                    return False
+                ended = self.finished
                 try:
                     self._advance()
                 except Exception:
                     if index >= len(self._segments):
                         raise  # else it is raised again behind the segments that are there by now
+                if ended:
+                    return False
         return True
 
     def step(self) -> list[Segment]:
@@ -124,10 +125,12 @@ class Transcription:
 
     def _decode(self, stepwise: bool) -> list[Segment]:
         recording = self._recording
+        recording.report_progress()  # the caller has the segments up to there
         if not (recording.ready_segments or recording.finished):
             self._scheduler.advance(stepwise=stepwise)
         segments = self._take()
-        recording.report_progress()
+        if stepwise or not segments:
+            recording.report_progress()
         if not segments and recording.failure:
             raise recording.failure
         return segments
@@ -251,13 +254,15 @@ class ChannelsTranscription(Transcription):
         self._turn = DecodingTurn()
 
     def _decode(self, stepwise: bool) -> list[Segment]:
+        self._report()
         try:
             self._step_behind()
         except HarkenError as failure:
             self._channel_failure = self._channel_failure or failure
             self._channels = self._channels or ()  # it could not be opened
         segments = self._take()
-        self._report()
+        if stepwise or not segments:
+            self._report()
         if not segments and self._channel_failure and self._all_returned:
             raise self._channel_failure
         return segments

@@ -141,6 +141,20 @@ class TestTranscription:
         assert len(work.result().segments) == 3
         assert ends == [work.read_s]
 
+    @pytest.mark.parametrize("channels", ["mixed", "apart"])
+    def test_progress_is_told_once_the_segments_up_to_there_are_taken(self, channels: str) -> None:
+        told: list[str] = []
+        work = use_texts(ONE, TWO).transcribe(
+            NOISE[: round(2 * WINDOW_S * 16_000)],
+            AS_IT_IS,
+            language="en",
+            channels=channels,
+            on_progress=lambda done_s, finished: told.append("end" if finished else "progress"),
+        )
+        for segment in work:
+            told.append(segment.text)
+        assert [*dict.fromkeys(told)] == ["one", "progress", "two", "end"]
+
     @pytest.mark.parametrize("decode", [list, lambda work: list(iter(work.step, None))], ids=["all", "steps"])
     @pytest.mark.parametrize("channels", ["mixed", "apart"])
     def test_what_there_is_so_far_is_as_far_as_progress_even_if_its_callback_fails(

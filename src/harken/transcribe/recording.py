@@ -245,7 +245,7 @@ class RecordingTranscriber:
             self.failure = self.failure or self._windows.failure
 
     def report_progress(self) -> None:
-        """Report to the caller how far it has come, once the segments up to there have been taken."""
+        """Report to the caller how far it has come, once the caller has the segments up to there."""
         if self._decoded_until_s > self._reported_s:
             self._reported_s = self._decoded_until_s
             self.callbacks.on_progress(self._reported_s, False)
