@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,7 @@ from harken.transcribe import (
     mel_windows,
     window_decoder,
 )
+from harken.transcribe.window_decoder import AudioWindow
 from harken.transcription import Transcription
 from single_recording import SMALL_PADDING, SingleRecordingTranscriber, audio_window, decode_windows
 from tiny_models import DIMS, TOKENIZER, make_mel
@@ -182,6 +184,8 @@ def test_finished_and_stopped_recordings_release_their_audio(vad: bool, channels
         next(iter(works[2]))
         works[2].stop()
         assert all(source() is None for source in sources)
+        gc.collect()
+        assert not [each for each in gc.get_objects() if type(each) is AudioWindow]
         sound = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, mel_windows.__file__)])
         assert sum(trace.size for trace in sound.traces) < 10_000
     finally:

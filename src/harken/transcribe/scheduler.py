@@ -18,10 +18,10 @@ from harken.transcribe.window_chain import WindowChain
 from harken.transcribe.window_decoder import AudioWindow, WindowDecoder
 
 
-class _ActiveChain(NamedTuple):
+class _ReadyChain(NamedTuple):
     recording: RecordingTranscriber
     chain: WindowChain
-    window: AudioWindow  # the last one that was read
+    window: AudioWindow  # its next one
 
 
 WINDOWS_TOGETHER, WINDOWS_TOGETHER_ON_GPU = 2, 4
@@ -56,7 +56,7 @@ class Scheduler:
         self._windows_together = batch_size or (WINDOWS_TOGETHER if on_cpu else WINDOWS_TOGETHER_ON_GPU)
         self._waiting = deque(recordings)
         self._started: list[RecordingTranscriber] = []
-        self._active: list[_ActiveChain] = []
+        self._active: list[tuple[RecordingTranscriber, WindowChain]] = []
         self._next_window_alone = first_window_alone
 
     @property
@@ -90,8 +90,8 @@ class Scheduler:
         if self._next_window_alone:
             batch_size = 1
         ready = [
-            _ActiveChain(recording, chain, window)
-            for recording, chain, _ in self._active
+            _ReadyChain(recording, chain, window)
+            for recording, chain in self._active
             if (window := recording.next_window(chain))
         ]
         ended = self._collect_segments()
@@ -100,17 +100,17 @@ class Scheduler:
         if not ended:
             self._fill(ready, self._start_waiting(), min(batch_size, self._batch_size))
         # Before anything is decoded: an exception out of a callback must not lose these windows.
-        self._active = ready
+        self._active = [(each.recording, each.chain) for each in ready]
         if ready and not ended:
             self._next_window_alone = False
             self._decode(ready)
             self._collect_segments()
 
-    def _decode(self, ready: Sequence[_ActiveChain]) -> None:
+    def _decode(self, ready: Sequence[_ReadyChain]) -> None:
         """Decode one window of each chain; the others go on if one recording is cancelled."""
         decoder = self._window_decoder
         try:
-            encoded = decoder.encode([active.window for active in ready])
+            encoded = decoder.encode([each.window for each in ready])
             requests = [
                 active.recording.request(active.chain, window)
                 for active, window in zip(ready, encoded, strict=True)
@@ -130,14 +130,14 @@ class Scheduler:
             active.recording.add_result(active.chain, result)
 
     def _fill(
-        self, ready: list[_ActiveChain], recordings: Iterable[RecordingTranscriber], batch_size: int
+        self, ready: list[_ReadyChain], recordings: Iterable[RecordingTranscriber], batch_size: int
     ) -> None:
         """Add the first windows of new chains as long as there is room."""
         opened = ((recording, chain) for recording in recordings for chain in iter(recording.next_chain, None))
         while len(ready) < batch_size and (new := next(opened, None)):
             recording, chain = new
             if window := recording.next_window(chain):
-                ready.append(_ActiveChain(recording, chain, window))
+                ready.append(_ReadyChain(recording, chain, window))
 
     def _start_waiting(self) -> Iterator[RecordingTranscriber]:
         """Start the recordings that wait, one after another, unless there is more to read of one before."""
