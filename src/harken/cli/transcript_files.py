@@ -52,7 +52,7 @@ class TranscriptFiles:
 
     @property
     def exist(self) -> bool:
-        """Whether there are all of the transcripts, and at least one."""
+        """True if all of the transcripts are there, and there is at least one."""
         return bool(self.paths) and all(path.is_file() for path in self.paths.values())
 
     @contextmanager
@@ -110,7 +110,7 @@ class TranscriptFiles:
 
     @property
     def _identity(self) -> list[int | str]:
-        """What has changed if the recording has, or the program that could not read it."""
+        """Identity of the recording, and version of the program: a refusal holds as long as both are the same."""
         return [*recording_identity(self.source), __version__]
 
     @property

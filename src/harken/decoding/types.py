@@ -1,4 +1,4 @@
-"""What decoding is asked for and what comes of it: strategies, windows, hypotheses, steps and statistics.
+"""Requests to decode and their results: strategies, windows, hypotheses, steps and statistics.
 
 The strategies are a sum type, so that an illegal combination cannot be written: `Greedy` and `Beam` are deterministic,
 `Sample` draws at a temperature. A fallback schedule is a tuple of them.

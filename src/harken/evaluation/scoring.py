@@ -62,7 +62,7 @@ class Score:
 
     @property
     def unit(self) -> str:
-        """What they count: ``"words"`` or ``"characters"``."""
+        """Unit of the errors: ``"words"`` or ``"characters"``."""
         return "words" if self.word_errors else "characters"
 
     @property

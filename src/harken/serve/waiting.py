@@ -41,7 +41,7 @@ def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], 
 
 
 class Changes:
-    """What wakes coroutines that wait for something to be true.
+    """Changes that wake the coroutines which wait for something to be true.
 
     It belongs to the event loop that runs while it is made.
     """

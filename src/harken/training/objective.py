@@ -101,7 +101,7 @@ def scored_token_ids(tokenizer: Tokenizer, texts: Iterable[Iterable[int]]) -> In
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Objective(ABC):
-    """What a training minimises: a loss of the states of a decoder where it predicts the texts of examples.
+    """Objective of a training: a loss of the states of a decoder where it predicts the texts of examples.
 
     Parameters
     ----------
