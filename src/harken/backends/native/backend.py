@@ -25,10 +25,10 @@ from harken.types import FRAMES_PER_POSITION, Dims
 
 BITS = {"auto": 8, "fp32": 32, "int16": 8, "int8": 8, "int4": 4}
 """Bits of a weight of the decoder; int4 is for assistants."""
+WINDOW_BITS = {"auto": 8, "fp32": 32, "int16": 16, "int8": 8, "int4": 8}
+"""Bits of the keys and values of a window."""
 LEAST_STATE_OF_INT8 = 512
 """Width from which on an encoder bears weights of 7 bits: that of `base` (docs/decisions/int8.md)."""
-LEAST_STATE_OF_INT8_KEYS = 768
-"""Width from which on a decoder bears keys and values of a window in 8 bits: that of `small`."""
 NAMES = {4: "int4", 7: "int8", 8: "int8", 16: "int16", 32: "fp32"}
 STATE_DIVISOR, HEAD_SIZE_DIVISOR, MAX_HEAD_SIZE = 32, 16, 64
 
@@ -92,9 +92,6 @@ class NativeBackend:
         load = partial(load_packed, digest=weights.digest, root=cache, check_unchanged=weights.check_unchanged)
         wide = precision == "int16" or dims.n_audio_state < LEAST_STATE_OF_INT8
         encoder_bits = 32 if precision == "fp32" else 16 if wide else 7
-        narrow_keys = precision == "int4" or (
-            encoder_bits == 7 and dims.n_text_state >= LEAST_STATE_OF_INT8_KEYS
-        )
         decoder_weights = DecoderWeights(
             dims=dims, bits=BITS[precision], cross_bits=encoder_bits, vocab_subset=vocab_subset
         )
@@ -105,7 +102,7 @@ class NativeBackend:
             arrays[0],
             contents=decoder_weights,
             heads=self.heads,
-            window_bits=8 if narrow_keys else max(16, decoder_weights.cross_bits),
+            window_bits=WINDOW_BITS[precision],
             threads=self.threads,
         )
         self._encoder: NativeEncoder | None = None
