@@ -28,7 +28,7 @@ from results import FOLDER, MACHINES, PACKAGES, ROOT, Result, read, read_machine
 BEGIN = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
 PLACE = re.compile(r"^<!-- table: (\S+) -->\n(.*?)^<!-- end table -->$", re.MULTILINE | re.DOTALL)
 MISSING = "-"
-FOLDERS = re.compile(r" --((audio|save) \S+|peer-models( \S+=\S+)+)")
+FOLDERS = re.compile(r" --((audio|save) \S+|peer-models( '[^']+=[^']+'| \S+=\S+)+)")
 """Options that only say where recordings, results and the models of other engines are."""
 
 
