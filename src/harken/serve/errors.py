@@ -22,8 +22,6 @@ CLOSE_CODES = {413: TOO_BIG, 429: TRY_LATER, 500: SERVER_FAULT, 503: TRY_LATER}
 """Close codes of errors, by their status; a client's own errors are violations of policy."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of the errors of a file system that takes no more."""
-UNFORESEEN = "internal_error"
-"""Code of an error that is none of the client's, and belongs into the log."""
 MAX_LINE_CHARS = 300
 
 
@@ -130,13 +128,9 @@ def ended(reason: str) -> RequestError:
 
 
 def request_error(error: BaseException, params: Mapping[str, str] = MappingProxyType({})) -> RequestError:
-    """Return what a client is told about an error.
+    """Return what a client is told about an error; one that nothing was meant to raise belongs into the log.
 
-    Parameters
-    ----------
-    error : BaseException
-    params : mapping
-        Names of request fields, by the options that they set.
+    The names of request fields are `params`, by the options that they set.
     """
     match error:
         case RequestError():
@@ -156,15 +150,10 @@ def request_error(error: BaseException, params: Mapping[str, str] = MappingProxy
         case OSError(errno=reason) if reason in FULL:
             return _no_room("space for temporary files", "out_of_space")
         case _:
-            # The text of an unforeseen error may hold paths, or what was said.
+            log.error("unforeseen error", exc_info=error)
+            # Its text may hold paths, or what was said.
             message = f"{type(error).__name__}: the server did not foresee this; its log has the details"
-            return RequestError(message, status=500, type="server_error", code=UNFORESEEN)
-
-
-def log_unforeseen(error: BaseException) -> None:
-    """Log an error that nothing was meant to raise; of others the client is told."""
-    if request_error(error).code == UNFORESEEN:
-        log.error("unforeseen error", exc_info=error)
+            return RequestError(message, status=500, type="server_error", code="internal_error")
 
 
 def _printable(text: str) -> str:

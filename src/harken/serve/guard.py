@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from harken.serve.errors import RequestError, busy, json_error, log_unforeseen, request_error
+from harken.serve.errors import RequestError, busy, json_error, request_error
 from harken.serve.options import ServeOptions
 
 log = getLogger("harken.serve")
@@ -140,7 +140,6 @@ class Guard:
         except Exception as error:
             if request.has_begun:
                 raise
-            log_unforeseen(error)
             await self._answer_error(scope["path"], request_error(error))(scope, receive, request.send)
         finally:
             self._on_response(*request.finish())

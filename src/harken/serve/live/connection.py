@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from harken.contract import Floats
-from harken.serve.errors import NORMAL, RequestError, draining, log_unforeseen, request_error
+from harken.serve.errors import NORMAL, RequestError, draining, request_error
 from harken.serve.live.audio import AudioFormat, AudioInput, open_input
 from harken.serve.live.outgoing import Outgoing, ReplayLog
 from harken.serve.live.translator import (
@@ -34,7 +34,6 @@ from harken.serve.live.translator import (
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
 from harken.serve.work.captions import shared_as
-from harken.serve.work.engine import Failed
 from harken.serve.work.jobs import Flushed, LiveJob, OpenStream
 from harken.types import SAMPLE_RATE
 
@@ -163,7 +162,6 @@ class Session:
         try:
             await work
         except Exception as error:
-            log_unforeseen(error)
             self._end(request_error(error))
 
     async def _receive_all(self, line: Line) -> None:
@@ -271,8 +269,6 @@ class Session:
 
     async def _take_updates(self, job: LiveJob) -> None:
         async for update in job.updates:
-            if isinstance(update, Failed):
-                log_unforeseen(update.failure)
             if self._captions:
                 self._captions.update(update)
             await self._perform(self._translator.updated(update))

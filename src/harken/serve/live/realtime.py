@@ -22,7 +22,6 @@ from harken.serve.errors import (
     RESTART,
     TRY_LATER,
     RequestError,
-    log_unforeseen,
     object_in,
     request_error,
 )
@@ -269,7 +268,6 @@ class RealtimeSession(Translator):
         try:
             yield Check(config.stream())
         except Exception as error:
-            log_unforeseen(error)
             raise request_error(error, paths) from error
         self._is_refused, self._paths = False, paths
         self._configure(config)
@@ -289,7 +287,6 @@ class RealtimeSession(Translator):
             self._received_s += len(data) / self._config.audio_format.bytes_per_s
             yield Audio(data, self._config.audio_format)
         except Exception as error:
-            log_unforeseen(error)
             yield from self._refuse(error)
         else:
             yield from self._turns.check_silence(self._received_s)

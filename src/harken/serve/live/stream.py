@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket
 from harken.errors import OptionError
 from harken.formats import dump_json
 from harken.option_types import check, checked_value
-from harken.serve.errors import NORMAL, RequestError, log_unforeseen, object_in, request_error
+from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.live.audio import AudioFormat
 from harken.serve.live.connection import (
     ANSWERED,
@@ -171,7 +171,6 @@ class _Streams:
         try:
             plan = await self._service.plan(wish)
         except Exception as error:
-            log_unforeseen(error)
             raise request_error(error, PARAMS) from error
         return ResumableStream(self._service, self._streams, wish, audio, plan, captions)
 
@@ -276,7 +275,6 @@ class ResumableStream(Translator):
         try:
             yield from self._take(message)
         except Exception as error:
-            log_unforeseen(error)
             yield from self._close(request_error(error, PARAMS))
 
     def _take(self, message: dict[str, Any] | bytes) -> Outputs:

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from harken.decoding.logit_rules import fitting_hotwords
 from harken.errors import OptionError
 from harken.option_types import checked_value
-from harken.serve.errors import NORMAL, RequestError, log_unforeseen, object_in, request_error
+from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.live.audio import AudioFormat
 from harken.serve.live.connection import IDLE, SEND_LIMIT_S, Session, cancelled
 from harken.serve.live.translator import (
@@ -108,7 +108,6 @@ class WyomingTranslator(Translator):
                 case _ if message.type == END_OF_INPUT:
                     yield HangUp(NORMAL, "the client has sent all")
         except Exception as error:
-            log_unforeseen(error)
             yield _error_event(error)
             if message.type.startswith("audio-"):
                 self._utterance = "failed"

@@ -19,7 +19,7 @@ from harken.api import Recognizer
 from harken.audio import stream_audio
 from harken.errors import OptionError
 from harken.results import Segment, Transcript
-from harken.serve.errors import RequestError, json_error, log_unforeseen, plain_error, request_error
+from harken.serve.errors import RequestError, json_error, plain_error, request_error
 from harken.serve.rest.forms import (
     MEGABYTE,
     RECORDING,
@@ -253,7 +253,6 @@ class Files:
                 yield data
             yield END
         except Exception as error:
-            log_unforeseen(error)
             yield encoded(self.dialect.problem(error).body())
 
 
