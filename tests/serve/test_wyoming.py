@@ -28,18 +28,22 @@ WORD = bytes(3200)
 TCP = "tcp://127.0.0.1:0"
 
 
+def served(stage, uri):
+    return serve_wyoming(stage.service, uri, on_end=lambda: None)
+
+
 @asynccontextmanager
 async def connected(stage, uri=TCP):
     """Serve the protocol, and connect to it."""
-    async with serve_wyoming(stage.service, uri) as server, AsyncClient.from_uri(server.uri) as client:
+    async with served(stage, uri) as address, AsyncClient.from_uri(address) as client:
         yield client
 
 
 @asynccontextmanager
 async def raw(stage):
     """Do the same without a client that knows the protocol."""
-    async with serve_wyoming(stage.service, TCP) as server:
-        host, port = server.uri.removeprefix("tcp://").split(":")
+    async with served(stage, TCP) as address:
+        host, port = address.removeprefix("tcp://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         try:
             yield reader, writer
@@ -219,7 +223,7 @@ async def test_a_unix_socket_is_served_and_not_taken_from_a_server_that_lives(st
         await speak(client, 2)
         assert await transcript(client) == words_said(2)
         with pytest.raises(OptionError, match=r"wyoming=.*in use"):
-            await serve_wyoming(stage.service, f"unix://{path}").__aenter__()
+            await served(stage, f"unix://{path}").__aenter__()
     assert not path.exists()
 
 
@@ -227,4 +231,4 @@ async def test_a_unix_socket_is_served_and_not_taken_from_a_server_that_lives(st
 async def test_an_address_of_another_form_is_refused(stage):
     for uri in ("", "tcp://", "tcp://127.0.0.1", "tcp://h:x", "http://a:1", "unix://", "unix://a"):
         with pytest.raises(OptionError, match="wyoming="):
-            await serve_wyoming(stage.service, uri).__aenter__()
+            await served(stage, uri).__aenter__()

@@ -120,11 +120,7 @@ async def run(
             )
             await stack.enter_async_context(vosk)
         if options.wyoming:
-            wyoming = await stack.enter_async_context(serve_wyoming(service, options.wyoming))
-            announce(wyoming.uri)
-            ending = asyncio.create_task(wyoming.ended.wait())
-            ending.add_done_callback(lambda task: stopping.set())
-            stack.callback(ending.cancel)
+            announce(await stack.enter_async_context(serve_wyoming(service, options.wyoming, stopping.set)))
         unloading = asyncio.create_task(service.unload_idle_models())
         stack.callback(unloading.cancel)
         if options.preload:

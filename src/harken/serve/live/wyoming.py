@@ -16,7 +16,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -328,25 +328,9 @@ def _invalid_frame(message: str) -> RequestError:
 OnConnect = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
 
-@dataclass(frozen=True)
-class WyomingServer:
-    """A server that listens.
-
-    Attributes
-    ----------
-    uri : str
-        Where it listens; with the port that was free if any was wanted.
-    ended : asyncio.Event
-        Set when the client at standard input and output has gone; others come and go.
-    """
-
-    uri: str
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 @asynccontextmanager
-async def serve_wyoming(service: Service, uri: str) -> AsyncIterator[WyomingServer]:
-    """Serve clients of the Wyoming protocol while the block runs.
+async def serve_wyoming(service: Service, uri: str, on_end: Callable[[], object]) -> AsyncIterator[str]:
+    """Serve clients of the Wyoming protocol while the block runs; yield the address, with the port that was free.
 
     Parameters
     ----------
@@ -354,6 +338,8 @@ async def serve_wyoming(service: Service, uri: str) -> AsyncIterator[WyomingServ
     uri : str
         ``tcp://HOST:PORT``, ``unix:///PATH`` or ``stdio://``. There are no keys in this protocol, so any client that
         can connect is served.
+    on_end : callable
+        Called when the client at standard input and output has gone; others come and go.
 
     Raises
     ------
@@ -384,18 +370,18 @@ async def serve_wyoming(service: Service, uri: str) -> AsyncIterator[WyomingServ
         case "unix":
             listening = _listen_unix(uri, connect)
         case "stdio":
-            listening = _connect_stdio(connect)
+            listening = _connect_stdio(connect, on_end)
         case _:
             raise OptionError("wyoming", uri, ALLOWED_URIS)
-    async with listening as server:
+    async with listening as address:
         try:
-            yield server
+            yield address
         finally:
             await cancelled(*connections)
 
 
 @asynccontextmanager
-async def _listen_tcp(uri: str, connect: OnConnect) -> AsyncIterator[WyomingServer]:
+async def _listen_tcp(uri: str, connect: OnConnect) -> AsyncIterator[str]:
     host, port = host_and_port(uri, OptionError("wyoming", uri, ALLOWED_URIS))
     try:
         server = await asyncio.start_server(connect, host, port, limit=MAX_LINE_BYTES)
@@ -406,13 +392,13 @@ async def _listen_tcp(uri: str, connect: OnConnect) -> AsyncIterator[WyomingServ
         ) from None
     try:
         name = f"[{host}]" if ":" in host else host
-        yield WyomingServer(f"tcp://{name}:{server.sockets[0].getsockname()[1]}")
+        yield f"tcp://{name}:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
 
 
 @asynccontextmanager
-async def _listen_unix(uri: str, connect: OnConnect) -> AsyncIterator[WyomingServer]:
+async def _listen_unix(uri: str, connect: OnConnect) -> AsyncIterator[str]:
     parts = urlsplit(uri)
     path = Path(parts.path)
     if not hasattr(asyncio, "start_unix_server"):
@@ -426,7 +412,7 @@ async def _listen_unix(uri: str, connect: OnConnect) -> AsyncIterator[WyomingSer
         reason = error.strerror or error
         raise OptionError("wyoming", uri, f"a path where a socket can be made: {reason}") from None
     try:
-        yield WyomingServer(uri)
+        yield uri
     finally:
         server.close()
         path.unlink(missing_ok=True)
@@ -441,9 +427,8 @@ def _check_unused(path: Path) -> None:
 
 
 @asynccontextmanager
-async def _connect_stdio(connect: OnConnect) -> AsyncIterator[WyomingServer]:
+async def _connect_stdio(connect: OnConnect, on_end: Callable[[], object]) -> AsyncIterator[str]:
     """Connect standard input and output by threads, as no event loop can wait for them on all systems."""
-    server = WyomingServer("stdio://")
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
     Thread(target=_copy_input, args=(sys.stdin.buffer, theirs), name="harken stdin", daemon=True).start()
@@ -455,11 +440,11 @@ async def _connect_stdio(connect: OnConnect) -> AsyncIterator[WyomingServer]:
         with suppress(ConnectionError):
             await writer.wait_closed()
         await writing
-        server.ended.set()
+        on_end()
 
     serving = asyncio.create_task(serve())
     try:
-        yield server
+        yield "stdio://"
     finally:
         await cancelled(serving, writing)
         writer.close()
