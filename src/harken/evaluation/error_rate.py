@@ -257,40 +257,13 @@ def bootstrap_error_rates(error_counts: Sequence[Counted]) -> NDArray[np.float64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRate:
-    """The errors of many recordings together.
+    """The errors of many recordings together, or the difference of two engines on the same ones."""
 
-    Attributes
-    ----------
-    rate : float
-        Errors divided by the length of the reference.
-    confidence_interval : (float, float), or None
-        95 % confidence interval of the rate; None for a single recording, which does not represent others.
-    error_counts : ErrorCounts, or other counts
-        Their sum.
-    resampled : ndarray of shape (1000,), or None
-        The rates of the bootstrap test sets that the interval is of.
-    """
-
-    rate: float
-    confidence_interval: tuple[float, float] | None
-    error_counts: Any
+    rate: float  # errors divided by the length of the reference
+    confidence_interval: tuple[float, float] | None  # of 95 %; a single recording does not represent others
+    error_counts: Any = None  # their sum; None for a difference
+    # The rates of the bootstrap test sets that the interval is of, shape (1000,).
     resampled: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorRateDifference:
-    """The difference between the error rates of two engines on the same recordings.
-
-    Attributes
-    ----------
-    rate : float
-        Error rate of the first minus that of the second.
-    confidence_interval : (float, float), or None
-        95 % confidence interval of the difference; None for a single recording.
-    """
-
-    rate: float
-    confidence_interval: tuple[float, float] | None
 
 
 def error_rate_of(counts: Sequence[Any]) -> ErrorRate | None:
@@ -311,7 +284,7 @@ def error_rate_of(counts: Sequence[Any]) -> ErrorRate | None:
     )
 
 
-def difference(first: ErrorRate | None, second: ErrorRate | None) -> ErrorRateDifference | None:
+def difference(first: ErrorRate | None, second: ErrorRate | None) -> ErrorRate | None:
     """Return the first rate minus the second; None if one is missing, or they are not of the same references.
 
     The bootstrap draws the same test sets for both, so the interval is narrower than their own intervals suggest.
@@ -321,7 +294,7 @@ def difference(first: ErrorRate | None, second: ErrorRate | None) -> ErrorRateDi
     interval = None
     if first.resampled is not None and second.resampled is not None:
         interval = confidence_interval(first.resampled - second.resampled)
-    return ErrorRateDifference(rate=first.rate - second.rate, confidence_interval=interval)
+    return ErrorRate(rate=first.rate - second.rate, confidence_interval=interval)
 
 
 def confidence_interval(rates: NDArray[np.float64]) -> tuple[float, float]:

@@ -12,7 +12,6 @@ from harken.evaluation.error_rate import (
     Alignment,
     ErrorCounts,
     ErrorRate,
-    ErrorRateDifference,
     align_words,
     count_character_errors,
     count_error_classes,
@@ -320,7 +319,7 @@ def _rate(rate: ErrorRate | None) -> dict[str, Any] | None:
     return _error_counts(rate.error_counts) | _interval(rate) if rate else None
 
 
-def _interval(rate: ErrorRate | ErrorRateDifference) -> dict[str, float | None]:
+def _interval(rate: ErrorRate) -> dict[str, float | None]:
     low, high = rate.confidence_interval or (None, None)
     return {"low": low, "high": high}
 
