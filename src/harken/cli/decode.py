@@ -37,31 +37,16 @@ class WindowEncoded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenEvent:
-    """A token of the prompt, or a decoded one.
+    """A token of the prompt, or a decoded one."""
 
-    Parameters
-    ----------
-    index : int
-        Position; the first token of the prompt is at 0.
-    row : int or None
-        Index among samples drawn in parallel; None for the prompt, and if there is only one.
-    token : int
-    kind : str
-        One of `harken.text.TokenKind`.
-    text : str
-        Characters that the token completes; for a special token, its name.
-    bytes : str
-        Bytes in hex, if the token completes no character.
-    probability, ms : float or None
-        None for the prompt. The time of the first token includes that of the prompt.
-    """
-
-    index: int
+    index: int  # position; the first token of the prompt is at 0
+    # Index among samples drawn in parallel; None for the prompt, and if there is only one.
     row: int | None = None
     token: int
-    kind: str
-    text: str
-    bytes: str
+    kind: str  # one of `harken.text.TokenKind`
+    text: str  # characters that the token completes; for a special token, its name
+    bytes: str  # in hex, if the token completes no character
+    # Both are None for the prompt. The time of the first token includes that of the prompt.
     probability: float | None = None
     ms: float | None = None
 

@@ -37,50 +37,23 @@ MOST_NAMES = 10
 
 @dataclass(kw_only=True)
 class FilesJob:
-    """A job over recordings: how they are transcribed, and where the transcripts go.
-
-    Parameters
-    ----------
-    screen : Screen
-    params : mapping
-        Values of `model_options` and `speaker_options`.
-    options : TranscribeOptions
-    layout : Layout
-    format_names : sequence of str
-        Formats of the files; none are written without any.
-    folder : Path or None
-        Folder of the files, which is made; None for that of each recording.
-    stdout_writer : callable
-        Returns the writer of a recording's transcript on standard output.
-    draft : str or None
-        Text that a single recording is expected to have.
-    skip_existing : bool
-        Skip recordings whose files all exist.
-    keep_journals : bool
-        As for `TranscriptFiles`.
-    verbose : bool
-        Report the engine, the speed, the language, what was rejected or dropped and why, and speech without words.
-    quiet : bool
-        Report only errors.
-
-    Attributes
-    ----------
-    failed : sequence of str
-        Recordings of the last run that failed, for another reason than what they are.
-    """
+    """A job over recordings: how they are transcribed, and where the transcripts go."""
 
     screen: Screen
-    params: Mapping[str, Any]
+    params: Mapping[str, Any]  # values of `model_options` and `speaker_options`
     options: TranscribeOptions
     layout: Layout
-    format_names: Sequence[str]
-    folder: Path | None
+    format_names: Sequence[str]  # of the files; none are written without any
+    folder: Path | None  # of the files, which is made; None for that of each recording
+    # Returns the writer of a recording's transcript on standard output.
     stdout_writer: Callable[[str], TranscriptFormat]
-    draft: str | None = None
-    skip_existing: bool = False
-    keep_journals: bool = False
+    draft: str | None = None  # that a single recording is expected to have
+    skip_existing: bool = False  # recordings whose files all exist
+    keep_journals: bool = False  # as for `TranscriptFiles`
+    # Report the engine, the speed, the language, what was rejected or dropped and why, and speech without words.
     verbose: bool = False
-    quiet: bool = False
+    quiet: bool = False  # report only errors
+    # Recordings of the last run that failed, for another reason than what they are.
     failed: Sequence[str] = field(init=False, default=())
 
     @cached_property

@@ -54,36 +54,19 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement(Generic[ResultT]):
-    """A measurement of recordings, one after another.
+    """A measurement of recordings, one after another."""
 
-    Attributes
-    ----------
-    outcomes : iterable
-        Result of each recording, or of several; or a failure of one that cannot be read.
-    report : callable
-        Makes the report of results and failures; called once, with whether all recordings were done.
-    recordings : int
-        Number of all recordings.
-    label : str
-        Name of the progress; by default the number of recordings.
-    durations_s : sequence of float or None
-        Lengths of the recordings.
-    measured_s : callable
-        Returns the length of what a result is of.
-    shown : callable
-        Returns the text that is printed as soon as a result is known.
-    saved : str
-        Addition to the message of a stop.
-    """
-
+    # Result of each recording, or of several; or a failure of one that cannot be read.
     outcomes: Iterable[ResultT | Failure]
+    # Makes the report of results and failures; called once, with whether all recordings were done.
     report: Callable[[Sequence[ResultT], Sequence[Failure], bool], Report]
-    recordings: int
-    durations_s: Sequence[float | None]
-    measured_s: Callable[[ResultT], float]
-    label: str = ""
+    recordings: int  # of all
+    durations_s: Sequence[float | None]  # of the recordings
+    measured_s: Callable[[ResultT], float]  # returns the length of what a result is of
+    label: str = ""  # of the progress; by default the number of recordings
+    # Returns the text that is printed as soon as a result is known.
     shown: Callable[[ResultT], str] = lambda result: ""
-    saved: str = ""
+    saved: str = ""  # addition to the message of a stop
 
 
 def measure(
@@ -146,23 +129,12 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class Row(Generic[ColumnT]):
-    """A row of a table of figures.
-
-    Attributes
-    ----------
-    label : str
-    figure : callable
-        Returns the figure of a column, or None if it has none.
-    digits : int
-        Digits after the decimal point.
-    only : str or None
-        Name of the only column that it has a figure in.
-    """
+    """A row of a table of figures."""
 
     label: str
-    figure: Callable[[ColumnT], Figure]
-    digits: int = 2
-    only: str | None = None
+    figure: Callable[[ColumnT], Figure]  # returns the figure of a column, or None if it has none
+    digits: int = 2  # after the decimal point
+    only: str | None = None  # name of the only column that it has a figure in
 
     def cell(self, column: ColumnT) -> str:
         """Return the figure of a column as text."""

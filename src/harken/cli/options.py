@@ -105,18 +105,10 @@ def abridged(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NoEffect:
-    """A circumstance in which an option has no effect.
+    """A circumstance in which an option has no effect."""
 
-    Parameters
-    ----------
-    circumstance : str
-        In the words of the command line, such as ``"without --streaming"``.
-    holds : callable
-        Called with the values of all parameters; true if they make it so.
-    """
-
-    circumstance: str
-    holds: Callable[[Given], object]
+    circumstance: str  # in the words of the command line, such as ``"without --streaming"``
+    holds: Callable[[Given], object]  # called with the values of all parameters; true if they make it so
 
 
 def without_flag(name: str) -> NoEffect:

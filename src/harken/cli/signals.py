@@ -38,24 +38,12 @@ Listener = Callable[[int], bool]
 
 @dataclass(slots=True)
 class Answers:
-    """The answers of the main thread to signals.
+    """The answers of the main thread to signals."""
 
-    Attributes
-    ----------
-    latest_s : float
-        When it has handled the latest one, by `time.monotonic`.
-    stop : Stop or None
-        What it has raised, until a block catches it.
-    repeated : bool
-        Whether the next signal is one that was repeated, as that has not happened.
-    lock : Lock
-        Held while one is repeated.
-    """
-
-    latest_s: float = -math.inf
-    stop: Stop | None = None
-    repeated: bool = False
-    lock: Lock = field(default_factory=Lock)
+    latest_s: float = -math.inf  # when it has handled the latest one, by `time.monotonic`
+    stop: Stop | None = None  # what it has raised, until a block catches it
+    repeated: bool = False  # whether the next signal is one that was repeated, as that has not happened
+    lock: Lock = field(default_factory=Lock)  # held while one is repeated
 
 
 answers = Answers()

@@ -25,30 +25,15 @@ _JOURNAL, _REFUSAL = ".resume.jsonl", ".refused.json"
 
 @dataclass(frozen=True, kw_only=True)
 class TranscriptFiles:
-    """The transcripts of a recording.
-
-    Parameters
-    ----------
-    source : str
-        The recording.
-    paths : mapping
-        Path of each transcript, by format.
-    layout : Layout
-    keep_journal : bool
-        Keep a journal while it is transcribed, with which it can be resumed; and keep the reason why it is no
-        recording, so that it is not tried again before it has changed.
-
-    Attributes
-    ----------
-    written : set of Path
-        Those that have been written.
-    """
+    """The transcripts of a recording."""
 
     source: str
-    paths: Mapping[str, Path]
+    paths: Mapping[str, Path]  # of each transcript, by format
     layout: Layout
+    # Keep a journal while it is transcribed, with which it can be resumed; and keep the reason why it is no
+    # recording, so that it is not tried again before it has changed.
     keep_journal: bool = False
-    written: set[Path] = field(init=False, default_factory=set)
+    written: set[Path] = field(init=False, default_factory=set)  # those that have been written
 
     @property
     def exist(self) -> bool:

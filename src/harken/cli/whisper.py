@@ -73,25 +73,14 @@ _hotwords.__name__ = "text"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An option of whisper or whisper-ctranslate2.
+    """An option of whisper or whisper-ctranslate2."""
 
-    Parameters
-    ----------
-    flags : str
-        As it is typed.
-    type : click type or callable
-    default : object
-    help : str
-        By default the help of the field.
-    name : str
-        What it is here: a field of `TranscribeOptions` or `Layout`, or a parameter that `_harken_params` reads. By
-        default the flag.
-    """
-
-    flags: str
+    flags: str  # as it is typed
     type: Any
     default: Any = None
-    help: str = ""
+    help: str = ""  # by default the help of the field
+    # What it is here: a field of `TranscribeOptions` or `Layout`, or a parameter that `_harken_params` reads. By
+    # default the flag.
     name: str = ""
 
 

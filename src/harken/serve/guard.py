@@ -45,20 +45,11 @@ TICKET_PREFIX = "ek_"
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A short-lived key, which a server with the real key gets for the browser of a user.
-
-    Parameters
-    ----------
-    value : str
-    expires_at : int
-        In seconds since 1970.
-    session : object
-        What sessions that are opened with it begin with.
-    """
+    """A short-lived key, which a server with the real key gets for the browser of a user."""
 
     value: str
-    expires_at: int
-    session: object = None
+    expires_at: int  # in seconds since 1970
+    session: object = None  # what sessions that are opened with it begin with
 
 
 class Tickets:

@@ -49,20 +49,11 @@ MAX_DRAFT_VOCABULARY_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialModel:
-    """A smaller model whose decoder initialises the assistant.
+    """A smaller model whose decoder initialises the assistant."""
 
-    Parameters
-    ----------
-    name : str
-        Its name or path, under which the assistant finds it.
-    checkpoint : Checkpoint
-    load_recognizer : callable
-        Loads the same model on the CPU engine.
-    """
-
-    name: str
+    name: str  # its name or path, under which the assistant finds it
     checkpoint: Checkpoint
-    load_recognizer: Callable[[], Recognizer]
+    load_recognizer: Callable[[], Recognizer]  # loads the same model on the CPU engine
 
 
 def distill(

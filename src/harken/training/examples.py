@@ -35,54 +35,34 @@ HalfFloats = NDArray[np.float16]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSequence:
-    """One text of a window.
+    """One text of a window."""
 
-    Attributes
-    ----------
-    tokens : ndarray of shape (n,), int64
-        Prompt, text and end of text.
-    text_start : int
-        Start of the text behind the prompt: the tokens from here on are to be predicted.
-    teacher_states : ndarray of shape (n - text_start, n_text_state), float16; or (0, n_text_state)
-        Final states of the main decoder where it predicts ``tokens[text_start:]``. Multiplied with the token
-        embedding they give all of its logits. Empty where no decoder was run.
-    target_states : ndarray of shape (n - text_start, n_text_state of the student), float16; or None
-        States that the student should have there, where these are not those of the main decoder.
-    """
-
-    tokens: Ints
-    text_start: int
+    tokens: Ints  # prompt, text and end of text: shape (n,), int64
+    text_start: int  # start of the text behind the prompt: the tokens from here on are to be predicted
+    # Final states of the main decoder where it predicts ``tokens[text_start:]``: shape (n - text_start,
+    # n_text_state), or (0, n_text_state) where no decoder was run. Multiplied with the token embedding they give all
+    # of its logits.
     teacher_states: HalfFloats
+    # States that the student should have there, where these are not those of the main decoder: shape (n - text_start,
+    # n_text_state of the student).
     target_states: HalfFloats | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One window to learn from.
+    """One window to learn from."""
 
-    Attributes
-    ----------
-    audio_features : ndarray of shape (positions, n_audio_state) or (n_mels, frames), float16; or (samples,), float32
-        The output of the encoder; or where the encoder is trained too its input, or the audio of which it hears parts.
-    sequences : tuple of TrainingSequence
-        Empty where the transcript of the main model was rejected.
-    """
-
+    # The output of the encoder, shape (positions, n_audio_state); or where the encoder is trained too its input, shape
+    # (n_mels, frames), or the audio of which it hears parts, shape (samples,).
     audio_features: HalfFloats | Floats
-    sequences: tuple[TrainingSequence, ...]
+    sequences: tuple[TrainingSequence, ...]  # empty where the transcript of the main model was rejected
 
 
 @dataclass(frozen=True, slots=True)
 class ExampleStore:
-    """Examples in a folder, each in a file of its own.
+    """Examples in a folder, each in a file of its own."""
 
-    Parameters
-    ----------
-    folder : Path
-        Folder of the examples of one model.
-    """
-
-    folder: Path
+    folder: Path  # of the examples of one model
 
     def path(self, window: TrainingWindow) -> Path:
         """Return the path of the file for a window, whether or not it exists."""

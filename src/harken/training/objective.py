@@ -30,24 +30,13 @@ DRAFT_LENGTH = 4
 
 @dataclass(frozen=True, slots=True)
 class Acceptance(Summed):
-    """Predictions of an assistant for held-out texts: counts over some texts.
+    """Predictions of an assistant for held-out texts: counts over some texts."""
 
-    Parameters
-    ----------
-    positions : int
-        Tokens to predict.
-    correct : int
-        Tokens that the assistant ranks first, given the correct tokens before them.
-    forward_passes : int
-        Forward passes of the main model for these texts, with drafts of `DRAFT_LENGTH` tokens.
-    total_loss : float
-        Cross-entropy, summed over positions.
-    """
-
-    positions: int = 0
-    correct: int = 0
+    positions: int = 0  # tokens to predict
+    correct: int = 0  # tokens that the assistant ranks first, given the correct tokens before them
+    # Forward passes of the main model for these texts, with drafts of `DRAFT_LENGTH` tokens.
     forward_passes: int = 0
-    total_loss: float = 0.0
+    total_loss: float = 0.0  # cross-entropy, summed over positions
 
     @property
     def acceptance_rate(self) -> float:
@@ -101,25 +90,13 @@ def scored_token_ids(tokenizer: Tokenizer, texts: Iterable[Iterable[int]]) -> In
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Objective(ABC):
-    """Objective of a training: a loss of the states of a decoder where it predicts the texts of examples.
+    """Objective of a training: a loss of the states of a decoder where it predicts the texts of examples."""
 
-    Parameters
-    ----------
-    dims : Dims
-        Dimensions of the model that is trained.
-    weights : dict of str to Tensor
-        All of its weights.
-    trainable : dict of str to Tensor
-        The weights that are trained, or factors of changes to them (see `with_changes`).
-    dtype : torch.dtype
-        Dtype of matrix products.
-    options : TrainOptions
-    """
-
-    dims: Dims
-    weights: dict[str, Tensor]
+    dims: Dims  # of the model that is trained
+    weights: dict[str, Tensor]  # all of its weights
+    # The weights that are trained, or factors of changes to them (see `with_changes`).
     trainable: dict[str, Tensor]
-    dtype: torch.dtype
+    dtype: torch.dtype  # of matrix products
     options: TrainOptions
 
     def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
@@ -167,18 +144,12 @@ class Distillation(Objective):
     distribution carries little information and its states much (Sanh et al. 2019, arXiv:1910.01108, section 3, align
     states too). That distance counts less and less: the states of a smaller model, which are targets at the start,
     would keep the assistant from becoming better than it.
-
-    Parameters
-    ----------
-    scored_ids : ndarray of int64
-        Ascending ids that the loss scores, which saves most of its time; evaluation scores all ids.
-    teacher_embedding : Tensor of shape (n_vocab, n_text_state of the main model)
-        Token embedding of the main model.
     """
 
     options: DistillOptions | AdaptOptions
+    # Ascending ids that the loss scores, which saves most of its time; evaluation scores all ids.
     scored_ids: Ints
-    teacher_embedding: Tensor
+    teacher_embedding: Tensor  # of tokens, by the main model: shape (n_vocab, n_text_state of it)
     _scored_student_embedding: Tensor = field(init=False, repr=False)
     _scored_teacher_embedding: Tensor = field(init=False, repr=False)
 
@@ -209,25 +180,13 @@ class Distillation(Objective):
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatch:
-    """The sequences of one example, padded to one length.
+    """The sequences of one example, padded to one length."""
 
-    Attributes
-    ----------
-    tokens : Tensor of shape (sequences, n), int64
-    is_target : Tensor of shape (sequences, n), bool
-        Where the next token is to be predicted.
-    labels : Tensor of shape (positions,), int64
-        Tokens to predict there.
-    teacher_states : Tensor of shape (positions, n_text_state of the main model), float16
-    target_states : Tensor of shape (positions, n_text_state), float32
-        States that the student should have there.
-    """
-
-    tokens: Tensor
-    is_target: Tensor
-    labels: Tensor
-    teacher_states: Tensor
-    target_states: Tensor
+    tokens: Tensor  # shape (sequences, n), int64
+    is_target: Tensor  # shape (sequences, n), bool: where the next token is to be predicted
+    labels: Tensor  # shape (positions,), int64: tokens to predict there
+    teacher_states: Tensor  # shape (positions, n_text_state of the main model), float16
+    target_states: Tensor  # shape (positions, n_text_state), float32: those that the student should have there
 
     @classmethod
     def from_sequences(cls, sequences: Sequence[TrainingSequence]) -> SequenceBatch:

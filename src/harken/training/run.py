@@ -43,33 +43,17 @@ TrainOptionsT = TypeVar("TrainOptionsT", bound=TrainOptions)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingTask(Generic[TrainOptionsT]):
-    """The data, options and output folder of a training.
+    """The data, options and output folder of a training."""
 
-    Attributes
-    ----------
-    checkpoint : Checkpoint
-        The main model.
-    load_recognizer : callable
-        Loads the main model on the CPU engine; called only if recordings have to be transcribed, aligned, or
-        their language detected.
-    tokenizer : Tokenizer
-        Tokenizer of the main model.
-    entries : sequence of Entry
-        Recordings to learn from.
-    held_out_entries : sequence of Entry
-        Recordings to measure with; if there are none, some of `entries` are held out.
-    out : Path
-        Folder of the result; its folder ``training`` holds the state.
-    data : DataOptions
-    options : TrainOptions
-    """
-
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint  # the main model
+    # Loads the main model on the CPU engine; called only if recordings have to be transcribed, aligned, or their
+    # language detected.
     load_recognizer: Callable[[], Recognizer]
-    tokenizer: Tokenizer
-    entries: Sequence[Entry]
+    tokenizer: Tokenizer  # of the main model
+    entries: Sequence[Entry]  # recordings to learn from
+    # Recordings to measure with; if there are none, some of `entries` are held out.
     held_out_entries: Sequence[Entry]
-    out: Path
+    out: Path  # of the result; its folder ``training`` holds the state
     data: DataOptions
     options: TrainOptionsT
 
@@ -106,26 +90,16 @@ class TrainingTask(Generic[TrainOptionsT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCallbacks:
-    """The callbacks of a training, from its preparation to its last step.
+    """The callbacks of a training, from its preparation to its last step."""
 
-    Parameters
-    ----------
-    on_progress : callable
-        Called during preparation with the name of a stage, the number of items done, and their total.
-    on_warning : callable
-        Called with a message about every recording that is left out.
-    on_step : callable
-        Called after every step with the number of steps done, their total, and the mean loss of the step.
-    on_evaluation : callable
-        Called with every measurement.
-    should_stop : callable
-        Called before every step; True saves the state and ends the training.
-    """
-
+    # Called during preparation with the name of a stage, the number of items done, and their total.
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None
+    # Called with a message about every recording that is left out.
     on_warning: Callable[[str], None] = lambda text: None
+    # Called after every step with the number of steps done, their total, and the mean loss of the step.
     on_step: Callable[[int, int, float], None] = lambda done, total, loss: None
-    on_evaluation: Callable[[EvalPoint], None] = lambda point: None
+    on_evaluation: Callable[[EvalPoint], None] = lambda point: None  # called with every measurement
+    # Called before every step; True saves the state and ends the training.
     should_stop: Callable[[], bool] = lambda: False
 
 

@@ -29,19 +29,10 @@ LineT = TypeVar("LineT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalPoint:
-    """One measurement on the held-out windows.
+    """One measurement on the held-out windows."""
 
-    Attributes
-    ----------
-    step : int
-        Steps done.
-    loss : float or None
-        Mean training loss per position since the last measurement.
-    held_out : Acceptance
-    """
-
-    step: int
-    loss: float | None
+    step: int  # steps done
+    loss: float | None  # mean training loss per position since the last measurement
     held_out: Acceptance
 
     def to_json(self) -> str:

@@ -123,28 +123,15 @@ def find_speech(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingWindow:
-    """The audio and texts of one training window.
-
-    Attributes
-    ----------
-    spans : tuple of SpeechSpan
-    group : str
-    language : str or None
-    held_out : bool
-    no_speech : bool
-        True if it has no speech.
-    speed : float
-        Playback speed; above 1 is faster, and higher in pitch.
-    without_timestamps, with_previous_text : bool
-        Whether it is also learnt without timestamps, and with the previous text in the prompt.
-    """
+    """The audio and texts of one training window."""
 
     spans: tuple[SpeechSpan, ...]
     group: str
     language: str | None
     held_out: bool
-    no_speech: bool = False
-    speed: float = 1.0
+    no_speech: bool = False  # true if it has no speech
+    speed: float = 1.0  # playback speed; above 1 is faster, and higher in pitch
+    # Whether it is also learnt without timestamps, and with the previous text in the prompt.
     without_timestamps: bool = False
     with_previous_text: bool = False
 

@@ -69,24 +69,16 @@ FORMATS = (*_ENCODINGS, CONTAINER)
 class AudioFormat:
     """The format of the audio of a client.
 
-    Parameters
-    ----------
-    format : str
-        Of raw samples, or ``"container"`` for the bytes of any file or recorder; these have a rate of their own.
-    rate : int
-        Samples per second.
-    channels : int
-        Number of interleaved channels; they are mixed.
-
     Raises
     ------
     OptionError
         If a value is not allowed.
     """
 
+    # Of raw samples, or ``"container"`` for the bytes of any file or recorder; these have a rate of their own.
     format: str = option("s16le", choices=FORMATS)
     rate: int = option(SAMPLE_RATE, low=RATES_HZ[0], high=RATES_HZ[-1], noun="a rate in Hz")
-    channels: int = option(1, low=1, high=2)
+    channels: int = option(1, low=1, high=2)  # interleaved; they are mixed
 
     def __post_init__(self) -> None:
         check(self)

@@ -74,19 +74,12 @@ Hello = tuple[OpenStream, AudioFormat]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """The wish to go on with a stream after a lost connection.
+    """The wish to go on with a stream after a lost connection."""
 
-    Parameters
-    ----------
-    session, token : str
-        From the message ``ready``.
-    seq : int
-        Number of the last message that was received.
-    """
-
+    # Both are from the message ``ready``.
     session: str
     token: str
-    seq: int = 0
+    seq: int = 0  # number of the last message that was received
 
     def __post_init__(self) -> None:
         check(self)

@@ -32,17 +32,10 @@ class Audio:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """End the current utterance, if a stream is open, and wait for `Flushed` with the token, behind its events.
-
-    Parameters
-    ----------
-    token : object
-    drops : bool
-        True if what has come since the flush before need not be transcribed.
-    """
+    """End the current utterance, if a stream is open, and wait for `Flushed` with the token, behind its events."""
 
     token: object = None
-    drops: bool = False
+    drops: bool = False  # true if what has come since the flush before need not be transcribed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +57,11 @@ class DropStream:
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """End the session behind the messages before.
-
-    Parameters
-    ----------
-    code : int
-    reason : str
-        One line.
-    last : object
-        The last message, which a client who comes back gets again; none if it is None.
-    """
+    """End the session behind the messages before."""
 
     code: int
-    reason: str
-    last: Any = None
+    reason: str  # one line
+    last: Any = None  # the last message, which a client who comes back gets again; none if it is None
 
 
 Output = OpenStream | Check | Audio | Flush | Mark | CloseStream | DropStream | HangUp | Any

@@ -72,23 +72,14 @@ class Item:
 
     Deltas are the committed words. Final segments may differ from them; what these say more is a delta as long as they
     do not differ. They are the transcript, unless the turn is transcribed as a whole.
-
-    Attributes
-    ----------
-    id : str
-    start_s, end_s : float
-        Times in the session.
-    segments : list of Segment
-        Of the transcript.
-    previous_id : str or None
-        The item before it, once it is committed.
     """
 
     id: str
+    # In the session.
     start_s: float
     end_s: float
-    segments: list[Segment] = field(default_factory=list)
-    previous_id: str | None = None
+    segments: list[Segment] = field(default_factory=list)  # of the transcript
+    previous_id: str | None = None  # the item before it, once it is committed
     _streamed: str = ""  # text of final segments until the turn is transcribed
     _ahead: str = ""  # text of deltas of this utterance that no final segment has brought yet
     _has_deltas: bool = False

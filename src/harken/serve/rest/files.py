@@ -62,41 +62,19 @@ MIN_AUDIO_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """A route that takes recordings: how its clients ask, and how they want to be answered.
-
-    Parameters
-    ----------
-    path : str
-    summary : str
-        One line for the description of the API.
-    fields : mapping
-        What the clients send beside the recording.
-    parse : callable
-        Reads the fields, or raises `RequestError` or `OptionError`.
-    respond : callable
-        Returns the response with a transcript.
-    answers : tuple of str
-        Types of the responses.
-    recording : str or None
-        Name of the file that is the recording; None if that is the whole body.
-    in_query : bool
-        True if the clients send the fields in the address.
-    more_names : dict
-        Names of fields by options that they set beside that in the table.
-    refuse : callable
-        Returns the response with an error.
-    """
+    """A route that takes recordings: how its clients ask, and how they want to be answered."""
 
     path: str
-    summary: str
-    fields: Mapping[str, Field]
-    parse: Callable[[Form], TranscriptionRequest]
-    respond: Callable[[Transcript, TranscriptionRequest], Response]
-    answers: tuple[str, ...]
-    recording: str | None = RECORDING
-    in_query: bool = False
+    summary: str  # one line for the description of the API
+    fields: Mapping[str, Field]  # what the clients send beside the recording
+    parse: Callable[[Form], TranscriptionRequest]  # reads the fields, or raises `RequestError` or `OptionError`
+    respond: Callable[[Transcript, TranscriptionRequest], Response]  # returns the response with a transcript
+    answers: tuple[str, ...]  # of the responses
+    recording: str | None = RECORDING  # name of the file that is the recording; None if that is the whole body
+    in_query: bool = False  # true if the clients send the fields in the address
+    # Fields by options that they set beside that in the table.
     more_names: dict[str, str] = field(default_factory=dict)
-    refuse: Callable[[RequestError], Response] = plain_error
+    refuse: Callable[[RequestError], Response] = plain_error  # returns the response with an error
 
     def problem(self, error: BaseException) -> RequestError:
         """Return what its clients are told about an error; it names their fields."""

@@ -388,24 +388,13 @@ def bad_field(name: str, value: str, allowed: str, code: str = "invalid_value") 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a form or a parameter of a query: what it means, and how it is read.
-
-    Parameters
-    ----------
-    meaning : str
-    read : callable
-        Returns its value by the form and its name, or raises `RequestError` or `OptionError`.
-    schema : mapping
-        JSON schema of its value.
-    option : str, optional
-        Option of a transcription that its value sets, unless that is None.
-    required : bool
-    """
+    """A field of a form or a parameter of a query: what it means, and how it is read."""
 
     meaning: str
+    # Returns its value by the form and its name, or raises `RequestError` or `OptionError`.
     read: Callable[[Form, str], Any]
-    schema: Mapping[str, Any]
-    option: str | None = None
+    schema: Mapping[str, Any]  # JSON schema of its value
+    option: str | None = None  # option of a transcription that its value sets, unless that is None
     required: bool = False
 
 

@@ -58,54 +58,26 @@ _TOLERANCE_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptionRequest:
-    """A client's request for a transcription.
-
-    Parameters
-    ----------
-    options : TranscribeOptions
-    response_format : str
-        As the protocol of the client names it.
-    model : str
-        Empty for the server's default.
-    stream : bool
-        True for events while it is transcribed.
-    words, segments : bool
-        True to list them in the response.
-    logprobs : bool
-        True to add the log-probabilities of the words.
-    events : bool
-        True for harken's own events in the stream: progress, segments and the whole transcript.
-    layout : Layout
-        The style of srt and vtt.
-    diarized : bool
-        True to tell speakers apart.
-    speakers : SpeakerOptions
-        How many there are, as far as that is known.
-    known_speakers : mapping
-        Recordings of voices, as files in memory, by the names of the speakers.
-    language_only : bool
-        True to find the language of the first half a minute, and no text.
-    raw : AudioFormat or None
-        The format of a recording without a header.
-    file_name : str
-        Name that the client gives the recording.
-    """
+    """A client's request for a transcription."""
 
     options: TranscribeOptions
-    response_format: str = "json"
-    model: str = ""
-    stream: bool = False
+    response_format: str = "json"  # as the protocol of the client names it
+    model: str = ""  # empty for the server's default
+    stream: bool = False  # true for events while it is transcribed
+    # Whether to list them in the response.
     words: bool = False
     segments: bool = True
-    logprobs: bool = False
+    logprobs: bool = False  # true to add the log-probabilities of the words
+    # True for harken's own events in the stream: progress, segments and the whole transcript.
     events: bool = False
-    layout: Layout = AS_SPOKEN
-    diarized: bool = False
-    speakers: SpeakerOptions = ANY_SPEAKERS
+    layout: Layout = AS_SPOKEN  # the style of srt and vtt
+    diarized: bool = False  # true to tell speakers apart
+    speakers: SpeakerOptions = ANY_SPEAKERS  # how many there are, as far as that is known
+    # Recordings of voices, as files in memory, by the names of the speakers.
     known_speakers: Mapping[str, bytes] = field(default_factory=dict)
-    language_only: bool = False
-    raw: AudioFormat | None = None
-    file_name: str = ""
+    language_only: bool = False  # true to find the language of the first half a minute, and no text
+    raw: AudioFormat | None = None  # the format of a recording without a header
+    file_name: str = ""  # name that the client gives the recording
 
 
 def parse_transcription_form(form: Form, task: str) -> TranscriptionRequest:

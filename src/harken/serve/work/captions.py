@@ -56,22 +56,13 @@ def shared_as(query: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caption:
-    """The lines that viewers see, until the next caption takes their place.
+    """The lines that viewers see, until the next caption takes their place."""
 
-    Parameters
-    ----------
-    lines : tuple of str
-        The last final segments.
-    committed, tentative : str
-        Text of the utterance in progress, which follows them: what stays, and what may still change.
-    live : bool
-        True while the session lasts.
-    """
-
-    lines: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # the last final segments
+    # The text of the utterance in progress, which follows them: what stays, and what may still change.
     committed: str = ""
     tentative: str = ""
-    live: bool = False
+    live: bool = False  # true while the session lasts
 
     def after(self, update: LiveUpdate) -> Caption:
         """Return the caption after an update of the session."""

@@ -67,13 +67,7 @@ class Work(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileUpdate:
-    """The outcome of a step: segments, and the seconds that are done.
-
-    Parameters
-    ----------
-    segments : list of Segment
-    done_s : float
-    """
+    """The outcome of a step: segments, and the seconds that are done."""
 
     segments: list[Segment]
     done_s: float
@@ -133,52 +127,28 @@ Action = Literal["feed", "mark", "flush", "drop", "close"]
 
 @dataclass(frozen=True, slots=True)
 class OpenStream:
-    """The wish for a live stream.
+    """The wish for a live stream."""
 
-    Parameters
-    ----------
-    model : str
-        Id of a model, or an alias.
-    options : TranscribeOptions
-    stream_options : StreamOptions
-    is_bounded : bool
-        True if its audio may be no longer than a session.
-    speakers : bool
-        True to tell speakers apart.
-    whole_turns : bool
-        True for `Transcribed` behind the events of a flush and of the end: what has come since the flush before,
-        transcribed as a recording.
-    """
-
-    model: str
+    model: str  # id of a model, or an alias
     options: TranscribeOptions
     stream_options: StreamOptions
-    is_bounded: bool = True
-    speakers: bool = False
+    is_bounded: bool = True  # true if its audio may be no longer than a session
+    speakers: bool = False  # true to tell speakers apart
+    # True for `Transcribed` behind the events of a flush and of the end: what has come since the flush before,
+    # transcribed as a recording.
     whole_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed:
-    """The end of what a mark, a flush or the close of a stream has brought.
+    """The end of what a mark, a flush or the close of a stream has brought."""
 
-    Parameters
-    ----------
-    token : object
-        What was given with it.
-    """
-
-    token: object = None
+    token: object = None  # what was given with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcribed:
-    """Segments of a turn, transcribed as a recording with its samples; their times are in the turn.
-
-    Parameters
-    ----------
-    segments : tuple of Segment
-    """
+    """Segments of a turn, transcribed as a recording with its samples; their times are in the turn."""
 
     segments: tuple[Segment, ...]
 

@@ -26,26 +26,13 @@ ANY = "*"
 
 @dataclass(eq=False)
 class LoadedModel:
-    """A model in memory, and the engine that serves its jobs.
-
-    Attributes
-    ----------
-    id : str
-    recognizer : Recognizer
-    engine : Engine
-    clock : callable
-        Returns seconds.
-    uses : int
-        Requests that are using it.
-    used_s : float
-        Time of the last use, by the clock.
-    """
+    """A model in memory, and the engine that serves its jobs."""
 
     id: str
     recognizer: Recognizer
     engine: Engine
-    clock: Callable[[], float]
-    uses: int = 0
+    clock: Callable[[], float]  # returns seconds
+    uses: int = 0  # requests that are using it
 
     def __post_init__(self) -> None:
         self.used_s = self.clock()
