@@ -81,11 +81,6 @@ class Engine:
             job.abandon(reason)
         self._turns.clear()
 
-    @property
-    def idle(self) -> bool:
-        """True while there is no job."""
-        return not self._turns
-
     def _run(self) -> None:
         while job := self._next_job():
             start_s = self._clock()
