@@ -17,7 +17,7 @@ from talking import make_segment
 
 from harken.errors import HarkenError
 from harken.results import Word
-from harken.serve.errors import not_found
+from harken.serve.errors import RequestError
 from harken.serve.live.realtime import RealtimeSession
 from harken.serve.live.realtime_config import SessionConfig
 from harken.serve.live.translator import Audio, Check, CloseStream, Flush, OpenStream, Output, Outputs
@@ -32,7 +32,7 @@ MANUAL = {"audio": {"input": {"turn_detection": None}}}
 
 def resolve_model(name: str) -> str:
     if name not in MODELS:
-        raise not_found(name, [*MODELS])
+        raise RequestError(f"model {name!r} is not served", code="model_not_found", param="model")
     return name
 
 

@@ -98,12 +98,6 @@ def object_in(text: str | bytes, otherwise: RequestError, **reading: Any) -> dic
     return value
 
 
-def not_found(model: str, known: list[str]) -> RequestError:
-    """Return the error for a model that is not served: 400, as to clients a 404 says that the route is missing."""
-    message = f"model {model[:100]!r} is not served; allowed is one of {', '.join(known)}"
-    return RequestError(message, code="model_not_found", param="model")
-
-
 def too_long(duration_s: float, max_s: float) -> RequestError:
     """Return the error for a recording that is longer than allowed."""
     message = f"the recording has at least {duration_s:.0f} s; allowed are {max_s:g} s"

@@ -230,9 +230,8 @@ def train(
 
     def evaluate() -> None:
         loss = sum(losses) / len(losses) if losses else None
-        point = EvalPoint(
-            step=steps_done, loss=loss, held_out=_evaluate(objective, map(load_example, held_out))
-        )
+        measured = sum(map(objective.evaluate, map(load_example, held_out)), Acceptance())
+        point = EvalPoint(step=steps_done, loss=loss, held_out=measured)
         _check_finite(point.held_out.mean_loss, steps_done, options)
         points.append(point)
         losses.clear()
@@ -326,10 +325,6 @@ def _train_step(
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
     return total_loss / positions
-
-
-def _evaluate(objective: Objective, examples: Iterable[Example]) -> Acceptance:
-    return sum(map(objective.evaluate, examples), Acceptance())
 
 
 def _make_optimiser(

@@ -11,7 +11,7 @@ from time import time
 from typing import Any
 
 from harken.api import Recognizer
-from harken.serve.errors import not_found
+from harken.serve.errors import RequestError
 from harken.serve.waiting import LoadOnce, in_daemon_thread
 from harken.serve.work.engine import Engine, Job
 
@@ -107,7 +107,10 @@ class Models:
             return name
         if ANY in self._aliases:
             return self._aliases[ANY]
-        raise not_found(name, [*self.ids, *sorted(self._aliases)])
+        known = ", ".join([*self.ids, *sorted(self._aliases)])
+        message = f"model {name[:100]!r} is not served; allowed is one of {known}"
+        # With a status of 400, as to clients a 404 says that the route is missing.
+        raise RequestError(message, code="model_not_found", param="model")
 
     async def get(self, name: str) -> LoadedModel:
         """Return a model, loaded if it is not in memory."""
