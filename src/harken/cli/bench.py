@@ -172,6 +172,7 @@ def _percent(fraction: float | None) -> float | None:
 
 
 bench_option = partial(single_option, section="Measuring")
+streaming_option = partial(bench_option, no_effect=without_flag("streaming"))
 
 
 @click.command("bench", cls=Command)
@@ -186,25 +187,22 @@ bench_option = partial(single_option, section="Measuring")
     is_flag=True,
     help="Transcribe live streams in simulated real time; --delay and --finals may name several.",
 )
-@bench_option(
+@streaming_option(
     "--join",
     type=NumberRange(0, 3600),
-    no_effect=without_flag("streaming"),
     metavar="S",
     help="With --streaming, join the recordings of a speaker to one stream, separated by S seconds of silence.",
 )
-@bench_option(
+@streaming_option(
     "--block-s",
     type=NumberRange(0.001, 60),
-    no_effect=without_flag("streaming"),
     default=0.02,
     metavar="S",
     help="With --streaming, duration of the blocks of audio.",
 )
-@bench_option(
+@streaming_option(
     "--one-core",
     is_flag=True,
-    no_effect=without_flag("streaming"),
     help="With --streaming, measure the processor time of all cores instead of the elapsed time.",
 )
 @bench_option(

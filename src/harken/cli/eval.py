@@ -64,6 +64,8 @@ from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
 
 evaluation_option = partial(single_option, section="Evaluation")
+text_option = partial(evaluation_option, no_effect=with_option("speakers"))
+speakers_option = partial(evaluation_option, no_effect=without_flag("speakers"))
 
 # Options of the model that do not change the text.
 _TEXT_NEUTRAL_OPTIONS = ("threads", "download")
@@ -72,42 +74,37 @@ _ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect a
 
 @click.command("eval", cls=Command)
 @click.argument("manifests", metavar="MANIFEST...", nargs=-1, required=True, type=FilePath())
-@evaluation_option(
+@text_option(
     "--detect/--language-from-manifest",
     default=False,
-    no_effect=with_option("speakers"),
     help="Detect the language, or take it from the manifest if it is given there.",
 )
 @limit_option(section="Evaluation")
-@evaluation_option(
+@text_option(
     "--worst",
     type=click.IntRange(0),
     default=5,
     metavar="N",
-    no_effect=with_option("speakers"),
     help="Show the differences in the N recordings with the most errors.",
 )
-@evaluation_option(
+@text_option(
     "--compare",
     metavar="OPTIONS|FILE",
     type=FilePath(),
     multiple=True,
-    no_effect=with_option("speakers"),
     help="Compare with other options, such as '--beam-size 5', or a file of hypotheses; may be given repeatedly.",
 )
-@evaluation_option(
+@text_option(
     *("--html", "page_file"),
     metavar="FILE",
     type=FilePath(),
-    no_effect=with_option("speakers"),
     help="Write a page with the recordings with errors, to listen to, and their differences, the worst first.",
 )
 @json_option(section="Evaluation")
-@evaluation_option(
+@text_option(
     "--hypotheses",
     metavar="FILE",
     type=FilePath(),
-    no_effect=with_option("speakers"),
     help="Save hypotheses in a file of JSON lines; recordings in it are not transcribed again.",
 )
 @evaluation_option(
@@ -119,17 +116,15 @@ _ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect a
     is_flag=True,
     help="Measure who speaks when, against turns in RTTM, and who said which words.",
 )
-@evaluation_option(
+@speakers_option(
     "--turns",
     metavar="FOLDER",
     type=FilePath(),
-    no_effect=without_flag("speakers"),
     help="With --speakers: score the NAME.json or NAME.rttm in a folder; nothing is computed.",
 )
-@evaluation_option(
+@speakers_option(
     "--words/--no-words",
     default=True,
-    no_effect=without_flag("speakers"),
     help="With --speakers: transcribe recordings whose manifest has the words of each speaker.",
 )
 @model_options

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 TrainOptionsT = TypeVar("TrainOptionsT", bound=TrainOptions)
 
 files_option = partial(single_option, section="Files")
+data_option = partial(list_option, parse_item=str, metavar="PATH,...", empty=False, section="Files")
 
 
 def training_options(
@@ -57,29 +58,12 @@ def training_options(
 ) -> Callable[[Any], Any]:
     """Add the options that the commands share, and those of training."""
     decorators = (
-        list_option(
-            "--data",
-            parse_item=str,
-            metavar="PATH,...",
-            empty=False,
-            section="Files",
-            required=True,
-            help="Manifests and folders to train on.",
-        ),
-        list_option(
-            "--held-out-data",
-            parse_item=str,
-            metavar="PATH,...",
-            empty=False,
-            section="Files",
-            help="Manifests and folders to evaluate on, instead of a share of the data.",
+        data_option("--data", required=True, help="Manifests and folders to train on."),
+        data_option(
+            "--held-out-data", help="Manifests and folders to evaluate on, instead of a share of the data."
         ),
         files_option(
-            "--out",
-            metavar="DIR",
-            required=True,
-            type=FilePath(path_type=Path),
-            help="Folder for the result.",
+            "--out", metavar="DIR", required=True, type=FilePath(path_type=Path), help="Folder for the result."
         ),
         progress_option(section="Files"),
         files_option("--threads", type=click.IntRange(1, 1024), help="CPU threads."),
