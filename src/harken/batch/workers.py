@@ -51,16 +51,13 @@ class Workers(Protocol):
     @property
     def n_free(self) -> int:
         """Number of workers that could take a shard now."""
-        ...
 
     @property
     def n_alive(self) -> int:
         """Number of workers that have loaded the model."""
-        ...
 
     def start(self, shard: Shard) -> None:
         """Give a shard to a free worker."""
-        ...
 
     def wait(self, timeout_s: float, handle: Handle) -> None:
         """Wait until something has happened, or the time is over; `handle` is called with every message about a shard.
@@ -72,7 +69,6 @@ class Workers(Protocol):
         WorkerError
             If several workers in turn end while they load it.
         """
-        ...
 
     def give_up(self, shard: Shard) -> None:
         """End the worker of a shard that takes too long, which is broken then; by default it minds the time itself."""

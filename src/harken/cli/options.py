@@ -40,7 +40,6 @@ class NumberRange(click.FloatRange):
     """A range of numbers; nan and infinity lie in none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number."""
         number = super().convert(value, param, ctx)
         if not isfinite(number):
             self.fail(f"{value!r} is not a number of the range {self._describe_range()}.", param, ctx)
@@ -54,7 +53,6 @@ class FilePath(click.Path):
         super().__init__(**{"readable": False, **settings})
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path."""
         if value == "":
             self.fail("it is empty, and names no file.", param, ctx)
         return super().convert(value, param, ctx)

@@ -51,7 +51,6 @@ class LiveSource(Protocol):
 
     def blocks(self) -> Generator[Floats]:
         """Yield blocks of shape (samples,), 16 kHz mono, as they arrive."""
-        ...
 
 
 class ContainerSource(LiveSource):

@@ -57,15 +57,12 @@ class Line(Protocol):
 
     async def receive(self) -> Any:
         """Return the next message, or `ANSWERED`; None once the client has gone. A `RequestError` ends the session."""
-        ...
 
     async def send(self, message: Any) -> None:
         """Send a message; a `ConnectionError` says that the client has gone, or does not read."""
-        ...
 
     async def close(self, code: int, reason: str) -> None:
         """Close the connection, if it is open."""
-        ...
 
 
 class Session:

@@ -82,15 +82,12 @@ class Translator(Protocol):
 
     def received(self, message: Any) -> Outputs:
         """Take a message of the client."""
-        ...
 
     def updated(self, update: LiveUpdate) -> Outputs:
         """Take an update of the stream, maybe before a generator goes on.
 
         Allowed in return is what waits for nothing: messages, `Mark` and `HangUp`.
         """
-        ...
 
     def ended(self, problem: RequestError) -> Outputs:
         """Return what to do so that the client gets its last results: the session ends for a reason."""
-        ...

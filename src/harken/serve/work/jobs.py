@@ -40,29 +40,23 @@ class Work(Protocol):
     @property
     def finished(self) -> bool:
         """True once there is no further step."""
-        ...
 
     @property
     def read_s(self) -> float:
         """Seconds of the recording that have been read."""
-        ...
 
     @property
     def done_s(self) -> float:
         """Seconds of the recording that are done."""
-        ...
 
     def step(self) -> list[Segment]:
         """Do a step, and return the segments that it completes."""
-        ...
 
     def so_far(self) -> Transcript:
         """Return the result so far."""
-        ...
 
     def stop(self) -> None:
         """Let go of the recording."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
