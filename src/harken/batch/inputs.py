@@ -38,15 +38,7 @@ from harken.batch.locations import (
 from harken.batch.store import PLAN_FILE, ROWS
 from harken.errors import HarkenError, ManifestError, PlanError, on_one_line
 from harken.files import decode, folded_name
-from harken.manifests import (
-    MANIFEST,
-    RECORDING_SUFFIXES,
-    Json,
-    get_field,
-    get_seconds,
-    parse_object,
-    read_rows,
-)
+from harken.manifests import MANIFEST, RECORDING_SUFFIXES, Json, get_field, get_seconds, parse_object, read_rows
 
 DURATION_KEYS = ("duration", "seconds")
 """Keys for a length in seconds, of NeMo and of harken's own manifests."""

@@ -43,14 +43,7 @@ from harken.errors import AudioError, BackendUnavailable
 from harken.evaluation.error_rate import normalizer
 from harken.evaluation.evaluate import provenance
 from harken.evaluation.scoring import Failure, failed_recordings
-from harken.evaluation.speed import (
-    Divergence,
-    Round,
-    SpeedSummary,
-    divergences,
-    run_rounds,
-    summarise_speed,
-)
+from harken.evaluation.speed import Divergence, Round, SpeedSummary, divergences, run_rounds, summarise_speed
 from harken.manifests import Entry, named_files, read_manifests
 from harken.option_types import options_from
 from harken.streaming import StreamOptions

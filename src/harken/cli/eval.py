@@ -25,12 +25,7 @@ from harken.cli.eval_report import (
 )
 from harken.cli.inputs import refuse_overwriting
 from harken.cli.measuring import Measurement, Report, json_option, limit_option, measure
-from harken.cli.model_options import (
-    chosen_files,
-    load_model_with_status,
-    model_options,
-    model_params,
-)
+from harken.cli.model_options import chosen_files, load_model_with_status, model_options, model_params
 from harken.cli.options import (
     Command,
     FilePath,
@@ -44,13 +39,7 @@ from harken.cli.options import (
     without_flag,
 )
 from harken.cli.terminal import Screen, write_stderr
-from harken.evaluation.evaluate import (
-    Engine,
-    evaluate_entries,
-    open_hypotheses,
-    provenance,
-    read_hypotheses,
-)
+from harken.evaluation.evaluate import Engine, evaluate_entries, open_hypotheses, provenance, read_hypotheses
 from harken.evaluation.scoring import Failure, Score, report, report_differences, summarise, worst
 from harken.evaluation.speakers import (
     SpeakerScore,

@@ -19,16 +19,7 @@ from harken.results import Segment, Word
 from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.live.audio import CONTAINER
 from harken.serve.live.connection import serve_socket
-from harken.serve.live.translator import (
-    Audio,
-    Check,
-    CloseStream,
-    Flush,
-    HangUp,
-    Mark,
-    Outputs,
-    Translator,
-)
+from harken.serve.live.translator import Audio, Check, CloseStream, Flush, HangUp, Mark, Outputs, Translator
 from harken.serve.rest.deepgram import (
     DIALECT,
     MULTILINGUAL,

@@ -17,14 +17,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from harken.errors import HarkenError
-from harken.serve.errors import (
-    NORMAL,
-    RESTART,
-    TRY_LATER,
-    RequestError,
-    object_in,
-    request_error,
-)
+from harken.serve.errors import NORMAL, RESTART, TRY_LATER, RequestError, object_in, request_error
 from harken.serve.guard import Ticket, Tickets, given_keys
 from harken.serve.live.connection import IDLE, SESSION_LIMIT, serve_socket
 from harken.serve.live.realtime_config import (
@@ -36,14 +29,7 @@ from harken.serve.live.realtime_config import (
     shown_config,
     updated_config,
 )
-from harken.serve.live.translator import (
-    Audio,
-    Check,
-    CloseStream,
-    HangUp,
-    Outputs,
-    Translator,
-)
+from harken.serve.live.translator import Audio, Check, CloseStream, HangUp, Outputs, Translator
 from harken.serve.live.turns import EventWriter, Turns, new_id
 from harken.serve.rest.forms import received_body
 from harken.serve.service import Service

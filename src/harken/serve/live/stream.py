@@ -32,14 +32,7 @@ from harken.serve.live.connection import (
     received,
 )
 from harken.serve.live.outgoing import ReplayLog
-from harken.serve.live.translator import (
-    Audio,
-    CloseStream,
-    Flush,
-    HangUp,
-    Outputs,
-    Translator,
-)
+from harken.serve.live.translator import Audio, CloseStream, Flush, HangUp, Outputs, Translator
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
 from harken.serve.work.captions import shared_as

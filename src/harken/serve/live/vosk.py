@@ -25,15 +25,7 @@ from harken.serve.errors import NORMAL, RequestError, object_in, plain_error, re
 from harken.serve.guard import Guard, Tickets
 from harken.serve.live.audio import AudioFormat
 from harken.serve.live.connection import serve_socket
-from harken.serve.live.translator import (
-    Audio,
-    CloseStream,
-    Flush,
-    HangUp,
-    Mark,
-    Outputs,
-    Translator,
-)
+from harken.serve.live.translator import Audio, CloseStream, Flush, HangUp, Mark, Outputs, Translator
 from harken.serve.rest.forms import parse_number
 from harken.serve.service import Service
 from harken.serve.work.engine import Failed

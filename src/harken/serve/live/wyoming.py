@@ -30,14 +30,7 @@ from harken.option_types import checked_value
 from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.live.audio import AudioFormat
 from harken.serve.live.connection import IDLE, SEND_LIMIT_S, Session, cancelled
-from harken.serve.live.translator import (
-    Audio,
-    CloseStream,
-    DropStream,
-    HangUp,
-    Outputs,
-    Translator,
-)
+from harken.serve.live.translator import Audio, CloseStream, DropStream, HangUp, Outputs, Translator
 from harken.serve.options import host_and_port
 from harken.serve.service import Service
 from harken.serve.waiting import in_daemon_thread

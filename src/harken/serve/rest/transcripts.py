@@ -7,15 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from starlette.responses import JSONResponse, Response
