@@ -87,8 +87,7 @@ def count_diarization_errors(
     reference, hypothesis = join_touching(reference), join_touching(hypothesis)
     collars = [(edge - collar_s, edge + collar_s) for edge in edges(reference)]
     times = np.unique([*edges(reference), *edges(hypothesis), *chain.from_iterable(collars)])
-    _, spoken = activity(reference, times)
-    _, found = activity(hypothesis, times)
+    spoken, found = activity(reference, times), activity(hypothesis, times)
     seconds = np.diff(times)
     for start_s, end_s in collars:
         seconds = np.where((times[:-1] >= start_s) & (times[1:] <= end_s), 0.0, seconds)
@@ -103,26 +102,23 @@ def count_diarization_errors(
     )
 
 
-def jaccard_errors(reference: Turns, hypothesis: Turns) -> dict[str, float]:
-    """Return the Jaccard error of each speaker of the reference.
+def jaccard_errors(reference: Turns, hypothesis: Turns) -> Errors:
+    """Return the Jaccard errors of the speakers of the reference.
 
-    It is the time in which exactly one of the speaker and the mapped speaker of the hypothesis speaks, divided by the
-    time in which either does; 1 for a speaker to whom none is mapped. So speakers who say little count as much as
-    others. The Jaccard error rate (JER) is the mean over speakers.
+    That of one is the time in which exactly one of the speaker and the mapped speaker of the hypothesis speaks, divided
+    by the time in which either does; 1 for a speaker to whom none is mapped. So speakers who say little count as much
+    as others. The Jaccard error rate (JER) is the mean over speakers.
 
     Source: Ryant et al., "The Second DIHARD Diarization Challenge" (Interspeech 2019), section 4.2.
     """
     times = np.unique([*edges(reference), *edges(hypothesis)])
-    names, spoken = activity(reference, times)
-    _, found = activity(hypothesis, times)
+    spoken, found = activity(reference, times), activity(hypothesis, times)
     seconds = np.diff(times)
     together = (spoken * seconds) @ found.T
     either = (spoken @ seconds)[:, None] + (found @ seconds)[None, :] - together
     errors = 1 - together / np.maximum(either, 1e-9)
     rows, columns = assign(errors)
-    return dict.fromkeys(names, 1.0) | {
-        names[row]: float(errors[row, column]) for row, column in zip(rows, columns, strict=True)
-    }
+    return Errors(float(errors[rows, columns].sum()) + len(spoken) - len(rows), len(spoken))
 
 
 def edges(turns: Turns) -> list[float]:
@@ -130,14 +126,14 @@ def edges(turns: Turns) -> list[float]:
     return [edge for turn in turns for edge in (turn.start_s, turn.end_s)]
 
 
-def activity(turns: Turns, times: Matrix) -> tuple[list[str], Matrix]:
-    """Return the speakers, and for each of them 1 between two times at which it speaks, else 0."""
+def activity(turns: Turns, times: Matrix) -> Matrix:
+    """Return for each speaker 1 between two times at which it speaks, else 0."""
     names = list(dict.fromkeys(turn.speaker for turn in turns))
     active = np.zeros((len(names), max(0, len(times) - 1)))
     for turn in turns:
         first, last = np.searchsorted(times, (turn.start_s, turn.end_s))
         active[names.index(turn.speaker), first:last] = 1
-    return names, active
+    return active
 
 
 def join_touching(turns: Iterable[SpeakerTurn]) -> list[SpeakerTurn]:
@@ -326,14 +322,13 @@ def reference_path(entry: Entry) -> Path:
 def score_speakers(entry: Entry, reference: Turns, hypothesis: SpeakerHypothesis) -> SpeakerScore:
     """Compare the turns and the words of a hypothesis with the reference."""
     said = hypothesis.said if entry.said else None
-    jaccard = jaccard_errors(reference, hypothesis.turns)
     return SpeakerScore(
         entry=entry,
         speakers=len({turn.speaker for turn in reference}),
         found_speakers=len({turn.speaker for turn in hypothesis.turns}),
         errors=count_diarization_errors(reference, hypothesis.turns),
         collar_errors=count_diarization_errors(reference, hypothesis.turns, collar_s=COLLAR_S),
-        jaccard=Errors(sum(jaccard.values()), len(jaccard)),
+        jaccard=jaccard_errors(reference, hypothesis.turns),
         cp_word_errors=None if said is None else count_cp_word_errors(entry.said, said, entry.language),
         speaker_errors=None if said is None else count_speaker_errors(entry.said, said, entry.language),
         wall_s=hypothesis.wall_s,
