@@ -13,8 +13,9 @@ import harken
 from checkpoint_files import huggingface_name, raises_checkpoint_error, random_weights, write_peft
 from harken.backend_factory import BackendFactory
 from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, with_adapters
-from harken.checkpoints.adapter import ADAPTER_FILE, PEFT_CONFIG, adapted_names, serialize_adapter
+from harken.checkpoints.adapter import ADAPTER_FILE, adapted_names, serialize_adapter
 from harken.checkpoints.huggingface import export
+from harken.checkpoints.peft import PEFT_CONFIG
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
 from harken.contract import Floats
 from harken.errors import CheckpointNotFound, OptionError

@@ -14,13 +14,14 @@ import checkpoint_files as files
 from checkpoint_files import raises_checkpoint_error
 from harken.checkpoints import (
     Checkpoint,
-    adapter,
+    assistant,
     encoder_digest,
     find_assistant,
     open_checkpoint,
     shares_encoder,
 )
-from harken.checkpoints.adapter import ASSISTANT_FILE, serialize_adapter, serialize_assistant
+from harken.checkpoints.adapter import serialize_adapter
+from harken.checkpoints.assistant import ASSISTANT_FILE, serialize_assistant
 from harken.checkpoints.huggingface import export
 from harken.contract import Floats
 from harken.errors import CheckpointNotFound
@@ -200,7 +201,7 @@ def test_an_assistant_that_does_not_fit_is_refused(small: Checkpoint, tmp_path: 
 def test_an_assistant_is_found_by_the_name_of_the_small_model_and_the_encoder_of_the_other(
     small: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter, "ASSISTANTS", tmp_path)
+    monkeypatch.setattr(assistant, "ASSISTANTS", tmp_path)
     mains = []
     for seed in (1, 2):
         (tmp_path / str(seed)).mkdir()

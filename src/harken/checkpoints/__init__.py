@@ -6,15 +6,8 @@ import os
 from pathlib import Path
 
 from harken.checkpoints import ctranslate2, ggml, huggingface, mlx, onnx_graph, openvino_ir, torch_file
-from harken.checkpoints.adapter import (
-    ASSISTANT_FILE,
-    NO_ADAPTER,
-    PEFT_CONFIG,
-    Adapters,
-    find_assistant,
-    read_assistant,
-    with_adapters,
-)
+from harken.checkpoints.adapter import NO_ADAPTER, Adapters, with_adapters
+from harken.checkpoints.assistant import ASSISTANT_FILE, find_assistant, read_assistant
 from harken.checkpoints.checkpoint import (
     Checkpoint,
     Format,
@@ -25,6 +18,7 @@ from harken.checkpoints.checkpoint import (
 )
 from harken.checkpoints.hub import SHORT_NAMES, check_model_name, resolve_model
 from harken.checkpoints.model_files import read_object, reading, zip_members
+from harken.checkpoints.peft import PEFT_CONFIG
 from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError, CheckpointNotFound
 

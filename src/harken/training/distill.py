@@ -20,7 +20,7 @@ from torch import Tensor
 
 from harken.api import Recognizer
 from harken.checkpoints import Checkpoint, Weights, encoder_digest
-from harken.checkpoints.adapter import ASSISTANT_FILE, is_stitched_weight, serialize_assistant
+from harken.checkpoints.assistant import ASSISTANT_FILE, is_stitched_weight, serialize_assistant
 from harken.checkpoints.huggingface import export
 from harken.contract import Floats, Ints
 from harken.errors import OptionError
