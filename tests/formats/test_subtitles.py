@@ -272,6 +272,8 @@ def test_lrc_joins_lines_and_has_no_tags_of_the_text() -> None:
     assert odd == "[00:00.00]<00:00.00>< 00:05.00>la<00:01.00>\n"
     joined = written("lrc", spoken(*ASK_NOT), max_line_width=12)
     assert joined == "[00:02.90]ask not\n[00:07.20]what your country\n"
+    japanese = spoken((0.0, 1.0, "円高"), (1.0, 2.0, "ショック"), (2.0, 3.0, "を"), (3.0, 4.0, "和らげ"))
+    assert written("lrc", japanese, max_line_width=6) == "[00:00.00]円高ショックを和らげ\n"
 
 
 def events(content: str) -> list[str]:

@@ -85,10 +85,12 @@ class CueMaker:
     layout : Layout
     label : callable
         Returns the visible text that is put before the first line of a cue, by its speaker.
+    breaks_lines : bool
+        False if all words of a cue are on one line.
     """
 
-    def __init__(self, layout: Layout, label: Callable[[str], str]) -> None:
-        self._layout, self._label = layout, label
+    def __init__(self, layout: Layout, label: Callable[[str], str], *, breaks_lines: bool = True) -> None:
+        self._layout, self._label, self._breaks_lines = layout, label, breaks_lines
         self._runs: list[_Run] = []  # several where people speak at once
         self._waiting: list[Cue] = []  # cues before which there may be others
 
@@ -110,7 +112,7 @@ class CueMaker:
             own = [run for run in self._runs if run.goes_on(word, rules)]
             self._end_runs(word.start_s, but=own + [run for run in spoken_at_once if run.speaker != speaker])
             if not own:
-                own = [_Run(rules, speaker, columns(self._label(speaker)))]
+                own = [_Run(rules, speaker, columns(self._label(speaker)), self._breaks_lines)]
                 self._runs += own
             own[0].add(word)
         for run in self._runs:
@@ -176,10 +178,12 @@ class _Run:
     speaker : str
     label_width : int
         Columns before the first line of each cue.
+    breaks_lines : bool
     """
 
-    def __init__(self, rules: CueRules, speaker: str, label_width: int) -> None:
+    def __init__(self, rules: CueRules, speaker: str, label_width: int, breaks_lines: bool) -> None:
         self.speaker, self._rules, self._label_width = speaker, rules, label_width
+        self._breaks_lines = breaks_lines
         self._words: list[Word] = []
         self._ends = [0]  # columns of the first n words
         self._spaces: list[int] = []  # before each word
@@ -288,7 +292,8 @@ class _Run:
             cuts.append(self._previous[cuts[-1]])
         for behind, first in zip(cuts[-2::-1], cuts[:0:-1], strict=True):
             begins_s = self._words[behind].start_s if behind < len(self._words) else next_start_s
-            line_starts = {last - first for last in self._lines(first, behind)}
+            lines = self._lines(first, behind) if self._breaks_lines else [first]
+            line_starts = {last - first for last in lines}
             end_s = self._end_s(first, behind, begins_s)
             yield _cue(self._words[first:behind], line_starts, end_s, self.speaker)
         self._n_cut = cuts[0]
