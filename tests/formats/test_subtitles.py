@@ -218,7 +218,7 @@ def test_a_broken_rule_is_told(spans: tuple[tuple[Any, ...], ...]) -> None:
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 def test_cues_of_any_program_are_read_without_markup(line_end: str) -> None:
     content = (
-        "\n1\n00:01.500 --> 00:02.000 align:start\n<v.loud Anna B>Hello &amp;\n<00:01.750><c>hello.</c> \n \n"
+        "\n1\n00:01.500 --> 00:02.000 align:start\n \n<v.loud Anna B>Hello &amp;\n<00:01.750><c>hello.</c> \n \n"
         "NOTE none\n\nintro\n01:02:03,004  -->  01:02:04,500\n{\\an8}Bob: Yes.\n<i> </i>\n\n00:05.000 --> 00:06.000"
     )
     assert [*parse_cues(content.replace("\n", line_end))] == [
