@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from typing import Any
+from unicodedata import category
 
 import pytest
 
@@ -139,9 +140,11 @@ def test_wide_characters_count_as_such() -> None:
     [
         (" C'est | « | beau | » | : | je | vous | le | dis | ; | allez | y | ! | Oui | ?", 12),
         ("他|说|：“|你|看|过|《|红|楼|梦|》|吗|？”|我|在|（|家|里|）|看|过|，|“|很|好|看|”|。", 7),
-        ("ส|ว|ั|ส|ด|ี|ค|ร|ั|บ|ว|ั|น|น|ี้|อ|า|ก|า|ศ|ด|ี|ม|า|ก", 5),
+        ("ส|ว|ั|ส|ด|ี|ค|ร|ั|บ|ว|ั|น|น|ี้|เ|ข|า|ไ|ป|แ|ล|ะ|โ|ร|ง|เ|ร|ี|ย|น|ไ|ท|ย|อ|า|ก|า|ศ|ด|ี|ม|า|ก", 5),
+        ("も|う|少|し|じ|っ|く|り|シ|ョ|ー|を|見|せ|る|と|ゲ|ー|ム|の|チ|ャ|ン|ス|が|も|っ|と|あ|る", 5),
+        ("မ|ြ|န်|မ|ာ|စ|က|ား|ပ|ြ|ော|ပ|ါ|သ|ည်|မ|ြ|န်|မ|ာ|စ|က|ား|လ|ာ|ပ|ါ", 7),
     ],
-    ids=["French", "Chinese", "Thai"],
+    ids=["French", "Chinese", "Thai", "Japanese", "Burmese"],
 )
 def test_no_line_begins_with_a_mark_that_closes_nor_ends_with_one_that_opens(words: str, width: int) -> None:
     spans = [(0.3 * i, 0.3 * i + 0.3, word) for i, word in enumerate(words.replace(" | ", "| ").split("|"))]
@@ -149,7 +152,11 @@ def test_no_line_begins_with_a_mark_that_closes_nor_ends_with_one_that_opens(wor
     lines = [line for _, _, text in found for line in text.split("\n")]
     assert "".join(lines).replace(" ", "") == words.replace("|", "").replace(" ", "")
     assert [
-        line for line in lines if line[0] in "»:;!?》）”，。？" or line[-1] in "«《（“" or not columns(line[0])
+        line
+        for line in lines
+        if line[0] in "»:;!?》）”，。？าะっーョャ"
+        or line[-1] in "«《（“เแโไ"
+        or category(line[0]).startswith("M")
     ] == []
 
 

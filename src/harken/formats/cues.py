@@ -36,6 +36,12 @@ LONG_PAUSE_S = 2.0
 SENTENCE_END = re.compile(r"[.!?…。！？｡؟।]+[\"'”’»)\]」』）]*\s*$")
 _CLAUSE_END = re.compile(r"[,;:，、；：،—–-][\"'”’»)\]」』）]*\s*$")
 _ABBREVIATION = re.compile(r"^\W*(?:\w|mr|mrs|ms|dr|st|prof)\.\s*$", re.IGNORECASE)
+# Signs of scripts without spaces that are read with the letter before or behind them: of kana those that are small or
+# make it longer, vowels of Thai and Lao, and what stacks letters of Burmese and Khmer.
+_WITH_BEFORE = re.compile(
+    r"\s*[ぁぃぅぇぉっゃゅょゎァィゥェォッャュョヮヵヶー々ゝゞヽヾะาำๅๆ\u0eb0\u0eb2\u0eb3\u0ec6]"
+)
+_WITH_BEHIND = re.compile(r"[เ-ไເ-ໄ\u1039\u17d2]\s*$")
 SHORT_WORD = 3
 """Most letters of a word that probably belongs to the next one: an article, a preposition, a conjunction."""
 
@@ -337,7 +343,9 @@ def _cut_cost(before: str, after: str) -> float:
     if (
         _is_mark(before, -1, ("Ps", "Pi"))
         or _is_mark(after, 0, ("Pe", "Pf", "Po"))
-        or not columns(after.strip()[0])
+        or category(after.strip()[0]) in ("Mn", "Mc", "Me", "Cf")
+        or _WITH_BEFORE.match(after)
+        or _WITH_BEHIND.search(before)
     ):
         return TORN_MARK
     if SENTENCE_END.search(before) and not _ABBREVIATION.match(before):
