@@ -174,6 +174,28 @@ def test_change_of_rate_and_channels_in_the_middle_is_followed(tmp_path):
     assert level_at(samples, 3.5) == pytest.approx(0.375, rel=0.1)
 
 
+@pytest.mark.parametrize("name", ["mp4 video", "mkv video"])
+def test_late_sound_and_holes_are_silence_as_in_a_player(name, tmp_path):
+    whole = AUDIO_FORMATS[name].write(tmp_path / "whole")
+    path = tmp_path / f"late{whole.suffix}"
+    with av.open(whole) as source, av.open(path, "w") as target:
+        streams = {stream.index: target.add_stream_from_template(stream) for stream in source.streams}
+        for packet in source.demux():
+            if packet.dts is not None and packet.stream.type == "audio":
+                late_s = 3 if packet.dts * packet.time_base < 1 else 5
+                packet.pts += round(late_s / packet.time_base)
+                packet.dts += round(late_s / packet.time_base)
+            packet.stream = streams[packet.stream.index]
+            if packet.dts is not None:
+                target.mux(packet)
+    samples, sound = load_audio(path), load_audio(whole)
+    assert len(samples) / SAMPLE_RATE == pytest.approx(7, abs=0.1)
+    assert not samples[: int(2.9 * SAMPLE_RATE)].any()
+    assert not samples[int(4.1 * SAMPLE_RATE) : int(5.9 * SAMPLE_RATE)].any()
+    for at_s, late_s in ((0.5, 3), (1.5, 5)):
+        assert level_at(samples, at_s + late_s) == pytest.approx(level_at(sound, at_s), rel=0.1)
+
+
 def test_damaged_packets_in_the_middle_are_skipped(tmp_path):
     data = bytearray(AUDIO_FORMATS["flac"].write(tmp_path / "tone", seconds=6.0).read_bytes())
     data[len(data) // 2 : len(data) // 2 + 200] = bytes(200)

@@ -66,6 +66,13 @@ BAD_FILES: list[tuple[bytes | Callable[[Path], bytes], str]] = [
         r"FFmpeg has no decoder for its sound; allowed is .+",
     ),
     (of_video(MP4_FRONT, without_packets), r"nothing in it can be decoded \(.+\)"),
+    (
+        of_video(
+            AUDIO_FORMATS["m4a"],
+            lambda m4a: m4a[:2000] + b"\xff" * (len(m4a) * 7 // 10 - 2000) + m4a[len(m4a) * 7 // 10 :],
+        ),
+        r"only .+ s of the 2\.\d\d s in its header could be decoded; the file is cut short or damaged",
+    ),
 ]
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from typing import Any
+from unicodedata import category
 
 import pytest
 
@@ -139,9 +140,11 @@ def test_wide_characters_count_as_such() -> None:
     [
         (" C'est | « | beau | » | : | je | vous | le | dis | ; | allez | y | ! | Oui | ?", 12),
         ("他|说|：“|你|看|过|《|红|楼|梦|》|吗|？”|我|在|（|家|里|）|看|过|，|“|很|好|看|”|。", 7),
-        ("ส|ว|ั|ส|ด|ี|ค|ร|ั|บ|ว|ั|น|น|ี้|อ|า|ก|า|ศ|ด|ี|ม|า|ก", 5),
+        ("ส|ว|ั|ส|ด|ี|ค|ร|ั|บ|ว|ั|น|น|ี้|เ|ข|า|ไ|ป|แ|ล|ะ|โ|ร|ง|เ|ร|ี|ย|น|ไ|ท|ย|อ|า|ก|า|ศ|ด|ี|ม|า|ก", 5),
+        ("も|う|少|し|じ|っ|く|り|シ|ョ|ー|を|見|せ|る|と|ゲ|ー|ム|の|チ|ャ|ン|ス|が|も|っ|と|あ|る", 5),
+        ("မ|ြ|န်|မ|ာ|စ|က|ား|ပ|ြ|ော|ပ|ါ|သ|ည်|မ|ြ|န်|မ|ာ|စ|က|ား|လ|ာ|ပ|ါ", 7),
     ],
-    ids=["French", "Chinese", "Thai"],
+    ids=["French", "Chinese", "Thai", "Japanese", "Burmese"],
 )
 def test_no_line_begins_with_a_mark_that_closes_nor_ends_with_one_that_opens(words: str, width: int) -> None:
     spans = [(0.3 * i, 0.3 * i + 0.3, word) for i, word in enumerate(words.replace(" | ", "| ").split("|"))]
@@ -149,7 +152,11 @@ def test_no_line_begins_with_a_mark_that_closes_nor_ends_with_one_that_opens(wor
     lines = [line for _, _, text in found for line in text.split("\n")]
     assert "".join(lines).replace(" ", "") == words.replace("|", "").replace(" ", "")
     assert [
-        line for line in lines if line[0] in "»:;!?》）”，。？" or line[-1] in "«《（“" or not columns(line[0])
+        line
+        for line in lines
+        if line[0] in "»:;!?》）”，。？าะっーョャ"
+        or line[-1] in "«《（“เแโไ"
+        or category(line[0]).startswith("M")
     ] == []
 
 
@@ -218,7 +225,7 @@ def test_a_broken_rule_is_told(spans: tuple[tuple[Any, ...], ...]) -> None:
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 def test_cues_of_any_program_are_read_without_markup(line_end: str) -> None:
     content = (
-        "\n1\n00:01.500 --> 00:02.000 align:start\n<v.loud Anna B>Hello &amp;\n<00:01.750><c>hello.</c> \n \n"
+        "\n1\n00:01.500 --> 00:02.000 align:start\n \n<v.loud Anna B>Hello &amp;\n<00:01.750><c>hello.</c> \n \n"
         "NOTE none\n\nintro\n01:02:03,004  -->  01:02:04,500\n{\\an8}Bob: Yes.\n<i> </i>\n\n00:05.000 --> 00:06.000"
     )
     assert [*parse_cues(content.replace("\n", line_end))] == [
@@ -272,6 +279,8 @@ def test_lrc_joins_lines_and_has_no_tags_of_the_text() -> None:
     assert odd == "[00:00.00]<00:00.00>< 00:05.00>la<00:01.00>\n"
     joined = written("lrc", spoken(*ASK_NOT), max_line_width=12)
     assert joined == "[00:02.90]ask not\n[00:07.20]what your country\n"
+    japanese = spoken((0.0, 1.0, "円高"), (1.0, 2.0, "ショック"), (2.0, 3.0, "を"), (3.0, 4.0, "和らげ"))
+    assert written("lrc", japanese, max_line_width=6) == "[00:00.00]円高ショックを和らげ\n"
 
 
 def events(content: str) -> list[str]:

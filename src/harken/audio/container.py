@@ -33,6 +33,9 @@ NOT_FINITE = "a sample is nan or infinite; allowed are finite samples"
 _ALLOWED_RATES_HZ = range(1_000, 768_001)
 # The headers of these formats count the samples; other formats estimate a duration or have none.
 _EXACT_DURATION_FORMATS = ("mov", "flac", "tta", "wv")
+# In these formats a video's sound may begin late or have holes; the time stamps of others are often wrong.
+_TIMED_FORMATS = ("mov", "matroska")
+_LEAST_HOLE_S, _LONGEST_HOLE_S = 0.1, 3600.0  # more than rounding and codec delays; more is a wrong time stamp
 _NO_OTHER_PROTOCOLS = {"protocol_whitelist": "none"}  # a disguised playlist must not open other files or URLs
 _TAGGABLE_FORMATS = ("flac", "tta", "wv")
 _ROUNDING_S = 1e-6
@@ -58,7 +61,10 @@ class AudioDecoder:
         self._file = file
         self._container = container
         self._stream: AudioStream = streams[0]
-        self._position_s = 0.0
+        self._position_s = 0.0  # of what was decoded
+        self._holes_s = 0.0
+        # What of the holes the duration of a header does not have, or has as sound: before it, and damaged packets.
+        self._late_s = self._damaged_s = 0.0
         self._stream_error: str | None = None
         self._decode_error: str | None = None
         if self._stream.codec_context is None:
@@ -85,11 +91,16 @@ class AudioDecoder:
 
         An error of the recording is raised after the last good block.
         """
-        n_decoded = 0
+        n_decoded = n_silent = 0
         try:
-            for _, frames in groupby(
-                self._frames(), lambda frame: (frame.format.name, frame.layout.name, frame.sample_rate)
+            for (*_, holes_s), frames in groupby(
+                self._frames(),
+                lambda frame: (frame.format.name, frame.layout.name, frame.sample_rate, self._holes_s),
             ):
+                while n_left := round(holes_s * SAMPLE_RATE) - n_silent:
+                    silence = np.zeros(min(n_left, round(chunk_s * SAMPLE_RATE)), np.int16)
+                    n_silent += len(silence)
+                    yield silence
                 for chunk in _resample_to_mono(frames, chunk_s, channel):
                     n_decoded += len(chunk)
                     yield chunk
@@ -102,9 +113,10 @@ class AudioDecoder:
         if self._stream_error and not self._has_all_counted_samples():
             raise AudioError(f"{self._location()}: {self._stream_error}")
         exact_duration_s = self._exact_duration_s()
-        if exact_duration_s - self._position_s > _MAX_MISSING_S:
+        duration_s = self._position_s + self._holes_s - self._late_s - self._damaged_s
+        if exact_duration_s - duration_s > _MAX_MISSING_S:
             raise AudioError(
-                f"{self.name}: only {self._position_s:.2f} s of the {exact_duration_s:.2f} s in its header "
+                f"{self.name}: only {duration_s:.2f} s of the {exact_duration_s:.2f} s in its header "
                 "could be decoded; the file is cut short or damaged"
             )
         if cut_short := cut_short_reason(self._container.format.name, self._file, self._position_s):
@@ -121,6 +133,9 @@ class AudioDecoder:
                 raise AudioError(
                     f"{self._location()}: sample rate {frame.sample_rate} Hz; allowed is {allowed}"
                 )
+            self._holes_s += self._hole_s(frame)
+            if not self._position_s:
+                self._late_s = self._holes_s
             n_finite = _count_finite_samples(frame) if verbatim_floats else frame.samples
             self._position_s += n_finite / frame.sample_rate
             if n_finite < frame.samples:
@@ -128,6 +143,14 @@ class AudioDecoder:
                 return
             frame.pts = None  # the resampler would reject timestamps that jump
             yield frame
+
+    def _hole_s(self, frame: AudioFrame) -> float:
+        """Return how long there is no sound before a frame, which a player fills with silence."""
+        start = self._container.start_time  # of the video, too, in microseconds
+        if frame.pts is None or start is None or not self._container.format.name.startswith(_TIMED_FORMATS):
+            return 0.0
+        hole_s = float(frame.pts * frame.time_base) - start / 1e6 - self._position_s - self._holes_s
+        return hole_s if _LEAST_HOLE_S < hole_s < _LONGEST_HOLE_S else 0.0
 
     def _packets(self) -> Iterator[Packet]:
         packets = self._container.demux(self._stream)
@@ -148,6 +171,7 @@ class AudioDecoder:
             frames: list[AudioFrame] = packet.decode()
         except Exception as error:
             self._decode_error = f"nothing in it can be decoded ({_reason(error)})"
+            self._damaged_s += float((packet.duration or 0) * packet.time_base)
             return []
         return frames
 

@@ -43,7 +43,8 @@ def stream_audio(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) ->
 
     Any container and codec of FFmpeg is read, including the first audio stream of a video; channels are mixed down and
     resampled: all with the same weight, unless the file says where in the room each belongs. Of two that nearly cancel
-    each other in a block, the first is taken. 16 kHz mono 16-bit recordings are returned exactly, as ``int16 / 32768``.
+    each other in a block, the first is taken. Where the sound of an MP4 or Matroska file begins after the video or has
+    a hole, there is silence, as in a player. 16 kHz mono 16-bit recordings are returned exactly, as ``int16 / 32768``.
     Damaged packets are skipped. Of a truncated recording, all decoded samples are yielded before the error is raised; a
     cut is noticed if the format declares a length (WAV, AIFF, FLAC, MP4, WMA, and MP3, WebM and Matroska unless live)
     or has pages (Ogg).

@@ -144,7 +144,9 @@ def parse_cues(text: str) -> Iterator[Cue]:
     Their speakers are voices of vtt, or names with a colon, which stand before the first of several cues.
     """
     speaker = ""
-    for block in re.split(r"\n\s*\n", re.sub("\r\n?", "\n", text)):
+    # Captions of YouTube begin with a line of a space, which ends no cue.
+    text = re.sub("(-->.*\n) +\n", r"\1", re.sub("\r\n?", "\n", text))
+    for block in re.split(r"\n\s*\n", text):
         lines = block.split("\n")
         for position, line in enumerate(lines):
             if times := _TIMES.fullmatch(line):

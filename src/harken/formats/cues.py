@@ -36,6 +36,12 @@ LONG_PAUSE_S = 2.0
 SENTENCE_END = re.compile(r"[.!?…。！？｡؟।]+[\"'”’»)\]」』）]*\s*$")
 _CLAUSE_END = re.compile(r"[,;:，、；：،—–-][\"'”’»)\]」』）]*\s*$")
 _ABBREVIATION = re.compile(r"^\W*(?:\w|mr|mrs|ms|dr|st|prof)\.\s*$", re.IGNORECASE)
+# Signs of scripts without spaces that are read with the letter before or behind them: of kana those that are small or
+# make it longer, vowels of Thai and Lao, and what stacks letters of Burmese and Khmer.
+_WITH_BEFORE = re.compile(
+    r"\s*[ぁぃぅぇぉっゃゅょゎァィゥェォッャュョヮヵヶー々ゝゞヽヾะาำๅๆ\u0eb0\u0eb2\u0eb3\u0ec6]"
+)
+_WITH_BEHIND = re.compile(r"[เ-ไເ-ໄ\u1039\u17d2]\s*$")
 SHORT_WORD = 3
 """Most letters of a word that probably belongs to the next one: an article, a preposition, a conjunction."""
 
@@ -85,10 +91,12 @@ class CueMaker:
     layout : Layout
     label : callable
         Returns the visible text that is put before the first line of a cue, by its speaker.
+    breaks_lines : bool
+        False if all words of a cue are on one line.
     """
 
-    def __init__(self, layout: Layout, label: Callable[[str], str]) -> None:
-        self._layout, self._label = layout, label
+    def __init__(self, layout: Layout, label: Callable[[str], str], *, breaks_lines: bool = True) -> None:
+        self._layout, self._label, self._breaks_lines = layout, label, breaks_lines
         self._runs: list[_Run] = []  # several where people speak at once
         self._waiting: list[Cue] = []  # cues before which there may be others
 
@@ -110,7 +118,7 @@ class CueMaker:
             own = [run for run in self._runs if run.goes_on(word, rules)]
             self._end_runs(word.start_s, but=own + [run for run in spoken_at_once if run.speaker != speaker])
             if not own:
-                own = [_Run(rules, speaker, columns(self._label(speaker)))]
+                own = [_Run(rules, speaker, columns(self._label(speaker)), self._breaks_lines)]
                 self._runs += own
             own[0].add(word)
         for run in self._runs:
@@ -176,10 +184,12 @@ class _Run:
     speaker : str
     label_width : int
         Columns before the first line of each cue.
+    breaks_lines : bool
     """
 
-    def __init__(self, rules: CueRules, speaker: str, label_width: int) -> None:
+    def __init__(self, rules: CueRules, speaker: str, label_width: int, breaks_lines: bool) -> None:
         self.speaker, self._rules, self._label_width = speaker, rules, label_width
+        self._breaks_lines = breaks_lines
         self._words: list[Word] = []
         self._ends = [0]  # columns of the first n words
         self._spaces: list[int] = []  # before each word
@@ -288,7 +298,8 @@ class _Run:
             cuts.append(self._previous[cuts[-1]])
         for behind, first in zip(cuts[-2::-1], cuts[:0:-1], strict=True):
             begins_s = self._words[behind].start_s if behind < len(self._words) else next_start_s
-            line_starts = {last - first for last in self._lines(first, behind)}
+            lines = self._lines(first, behind) if self._breaks_lines else [first]
+            line_starts = {last - first for last in lines}
             end_s = self._end_s(first, behind, begins_s)
             yield _cue(self._words[first:behind], line_starts, end_s, self.speaker)
         self._n_cut = cuts[0]
@@ -332,7 +343,9 @@ def _cut_cost(before: str, after: str) -> float:
     if (
         _is_mark(before, -1, ("Ps", "Pi"))
         or _is_mark(after, 0, ("Pe", "Pf", "Po"))
-        or not columns(after.strip()[0])
+        or category(after.strip()[0]) in ("Mn", "Mc", "Me", "Cf")
+        or _WITH_BEFORE.match(after)
+        or _WITH_BEHIND.search(before)
     ):
         return TORN_MARK
     if SENTENCE_END.search(before) and not _ABBREVIATION.match(before):

@@ -40,6 +40,8 @@ class SubtitleSyntax:
         False if the label is markup, and takes no room on the line.
     labels_every_cue : bool
         False if a cue of the same speaker as the one before has no label.
+    breaks_lines : bool
+        False if a cue is one line.
     highlight, karaoke : callable
         Expand a cue with words for the layout options of these names.
     """
@@ -50,6 +52,7 @@ class SubtitleSyntax:
     label: Callable[[str], str] = _no_label
     label_is_visible: bool = True
     labels_every_cue: bool = True
+    breaks_lines: bool = True
     highlight: CueExpansion = _unchanged
     karaoke: CueExpansion = _unchanged
 
@@ -59,7 +62,8 @@ class SubtitleFormat(TranscriptFormat):
 
     def __init__(self, syntax: SubtitleSyntax, layout: Layout) -> None:
         self._syntax, self._layout = syntax, layout
-        self._maker = CueMaker(layout, syntax.label if syntax.label_is_visible else _no_label)
+        label = syntax.label if syntax.label_is_visible else _no_label
+        self._maker = CueMaker(layout, label, breaks_lines=syntax.breaks_lines)
         self._expand: CueExpansion = _unchanged
         if layout.highlight_words:
             self._expand = syntax.highlight
@@ -265,4 +269,6 @@ VTT = SubtitleSyntax(
     karaoke=_vtt_karaoke,
 )
 ASS = SubtitleSyntax(header=_ass_header, format_cue=_ass, escape=_ass_escape, karaoke=_ass_karaoke)
-LRC = SubtitleSyntax(format_cue=_lrc, label=_name_label, labels_every_cue=False, karaoke=_lrc_karaoke)
+LRC = SubtitleSyntax(
+    format_cue=_lrc, label=_name_label, labels_every_cue=False, breaks_lines=False, karaoke=_lrc_karaoke
+)

@@ -68,12 +68,12 @@ class FrameSource(Protocol):
         """
         ...
 
-    def start_s(self, offset: float) -> float:
-        """Return the time in the recording of something that starts at a frame."""
+    def start_s(self, offset: float, slack: float = 0) -> float:
+        """Return the time in the recording of something that starts at a frame, or up to `slack` frames later."""
         ...
 
-    def end_s(self, offset: float) -> float:
-        """Return the time in the recording of something that ends at a frame."""
+    def end_s(self, offset: float, slack: float = 0) -> float:
+        """Return the time in the recording of something that ends at a frame, or up to `slack` frames earlier."""
         ...
 
     def spans(self, start: int, end: int) -> FrameSpans:
@@ -96,7 +96,7 @@ class ClipSource:
             return np.empty((1, 0, 0), np.float32), 0
         return self._windows.window(seek, self._end)
 
-    def start_s(self, offset: float) -> float:
+    def start_s(self, offset: float, slack: float = 0) -> float:
         return (self._start + offset) / FRAMES_PER_SECOND
 
     end_s = start_s
@@ -120,13 +120,13 @@ class PackedSpeech:
         remaining = self._frames[:, offset:end]
         return self._windows.pad_and_normalize(remaining, self._ceiling), remaining.shape[1]
 
-    def start_s(self, offset: float) -> float:
-        """Return the time of something that starts at a frame; at a seam, in the later span."""
-        return self._time_s(offset, bisect_right(self._offsets, offset) - 1)
+    def start_s(self, offset: float, slack: float = 0) -> float:
+        """Return the time of something that starts at a frame; at a seam or so near before it, in the later span."""
+        return self._time_s(offset, bisect_right(self._offsets, offset + slack) - 1)
 
-    def end_s(self, offset: float) -> float:
-        """Return the time of something that ends at a frame; at a seam, in the earlier span."""
-        return self._time_s(offset, bisect_left(self._offsets, offset) - 1)
+    def end_s(self, offset: float, slack: float = 0) -> float:
+        """Return the time of something that ends at a frame; at a seam or so near behind it, in the earlier span."""
+        return self._time_s(offset, bisect_left(self._offsets, offset - slack) - 1)
 
     def spans(self, start: int, end: int) -> FrameSpans:
         inside = (

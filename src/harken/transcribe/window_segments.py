@@ -28,6 +28,8 @@ from harken.transcribe.word_timestamps import (
 )
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
+_TIMESTAMP_ERROR_S = 0.2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSegment:
@@ -265,6 +267,12 @@ class SegmentMaker:
     def _make_segment(self, scored: TokenSegment, window: WindowText) -> Segment:
         result, decoded = window.result, window.result.decoded
         start_s, end_s = self._times_s(window, scored.start, scored.end)
+        # A timestamp in the audio kept around speech would lengthen the segment by all of the silence left out there.
+        start, end = window.source_frame(scored.start), window.source_frame(scored.end)
+        slack = (self._options.vad_speech_pad_s + _TIMESTAMP_ERROR_S) * FRAMES_PER_SECOND
+        beside_silence = self.frame_source.start_s(start, slack), self.frame_source.end_s(end, slack)
+        if beside_silence[0] < beside_silence[1]:
+            start_s, end_s = beside_silence
         return Segment(
             index=0,
             start_s=start_s,
