@@ -1,7 +1,5 @@
 """Recordings of all kinds of files and sources, and the resampler of live streams."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct
@@ -26,14 +24,14 @@ LOSSY = ("mp3", "ogg", "m4a", "mp4", "mkv")
 INDEX_BEHIND = ("m4a", "mp4 video")
 
 
-def level_at(samples: np.ndarray, at_s: float) -> float:
+def level_at(samples, at_s):
     """Return the amplitude of the tone in the 0.2 s around `at_s`."""
     around = samples[round((at_s - 0.1) * SAMPLE_RATE) : round((at_s + 0.1) * SAMPLE_RATE)]
     turns = np.exp(-2j * np.pi * TONE_HZ * np.arange(len(around)) / SAMPLE_RATE)
     return 2 * abs(np.mean(around * turns))
 
 
-def wav(pcm: np.ndarray) -> bytes:
+def wav(pcm):
     """Return a file of samples of shape (samples, channels), which the header does not name."""
     content = io.BytesIO()
     with wave.open(content, "wb") as file:
@@ -186,12 +184,12 @@ def test_damaged_packets_in_the_middle_are_skipped(tmp_path):
 class LongWav:
     """A wav in a pipe whose samples are generated while it is read."""
 
-    def __init__(self, seconds: int) -> None:
+    def __init__(self, seconds):
         header = bytearray(wav(np.zeros((0, 1), np.int16)))
         header[4:8], header[40:44] = (struct.pack("<I", n + 32_000 * seconds) for n in (36, 0))
         self.header, self.n_left = bytes(header), 32_000 * seconds
 
-    def read(self, size: int) -> bytes:
+    def read(self, size):
         if self.header:
             header, self.header = self.header, b""
             return header
@@ -210,7 +208,7 @@ def test_memory_is_constant_over_half_an_hour():
     assert max(sizes[6:]) - sizes[6] < 8e6, "three minutes and half an hour must need the same"
 
 
-def resident_bytes() -> int:
+def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -297,9 +295,7 @@ def test_resampler_delays_less_than_a_hundredth_of_a_second():
 
 
 @pytest.mark.parametrize(("suffix", "codec"), [("mp4", "aac"), ("wv", "wavpack")])
-def test_eight_channels_of_a_codec_that_keeps_them_apart_are_read(
-    tmp_path: Path, suffix: str, codec: str
-) -> None:
+def test_eight_channels_of_a_codec_that_keeps_them_apart_are_read(tmp_path, suffix, codec):
     """PyAV takes what lies in memory behind eight planes for a ninth, and ends the process."""
     tones_hz = np.array([200, 350, 500, 60, 800, 950, 1100, 1250])  # the fourth is for low sounds
     samples = np.sin(2 * np.pi * np.arange(32_000)[:, None] * tones_hz / 16_000).astype(np.float32) / 4

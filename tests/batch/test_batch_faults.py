@@ -1,7 +1,5 @@
 """Faults of recordings, workers and the disk, and ends of the driver: what they cost, and what the folder has then."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -9,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -44,14 +41,14 @@ pytestmark = [
 PROCESSES = BatchOptions(workers=2, shard_minutes=4)
 
 
-def good(count: int) -> dict[str, str | None]:
+def good(count):
     return {f"{number}.wav": f"text {number}" for number in range(count)}
 
 
 def test_a_recording_that_kills_every_worker_stands_alone_in_its_row(tmp_path):
     others = {f"b{n}.wav": "b" for n in range(4)}
     manifest = write_archive(tmp_path, {**good(3), "poison.wav": "kill", **others})
-    notes: list[str] = []
+    notes = []
     summary = run_batch(manifest, tmp_path / "out", PROCESSES, note=notes.append)
     rows = read_rows(tmp_path / "out")
     assert (summary.complete, summary.rows, summary.failures) == (True, 8, {"WorkerLost": 1})
@@ -83,7 +80,7 @@ def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path):
     handle.assert_called_once_with(shard, Broken("its worker ended with signal SIGKILL"))
 
 
-def test_workers_take_the_gpus_of_their_machine_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_take_the_gpus_of_their_machine_in_turn(monkeypatch):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     context = Mock(Pipe=Pipe)
@@ -107,11 +104,11 @@ def test_too_little_memory_or_a_fault_of_the_engine_costs_only_the_row_of_its_re
     assert rows["odd.wav"]["error"]["message"].endswith("odd.wav: RuntimeError: a fault of the engine")
 
 
-def refuse(patch: pytest.MonkeyPatch, folder: str, is_refused: Callable[[], bool] = lambda: True) -> list[str]:
+def refuse(patch, folder, is_refused=lambda: True):
     """Have the disk be full for files of a folder while a condition holds; return their names."""
-    publish, tries = Store.publish, list[str]()
+    publish, tries = Store.publish, []
 
-    def publish_others(self: Store, name: str, chunks: Iterable[str | bytes]) -> None:
+    def publish_others(self, name, chunks):
         if name.startswith(folder) and is_refused():
             tries.append(name)
             raise OutputError(f"{name}: cannot be written: {os.strerror(errno.ENOSPC)}")
@@ -200,7 +197,7 @@ HARKEN = [sys.executable, str(Path(__file__).with_name("archive_harken.py")), "b
 PATIENCE_S = 120  # on a machine with other work
 
 
-def is_group_alive(group: int) -> bool:
+def is_group_alive(group):
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

@@ -1,7 +1,5 @@
 """``harken listen`` over a fake session: its sources, its output and its files, whatever ends it."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

@@ -1,13 +1,10 @@
 """``harken transcribe`` over a model of known texts: output, files, failures, interruptions, watched folders."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -68,11 +65,11 @@ def stop_at(cli):
     return stop_at
 
 
-def text_of(name: str | Path) -> str:
+def text_of(name):
     return Path(name).read_text(encoding="utf-8")
 
 
-def lines(*words: str) -> str:
+def lines(*words):
     """Return the lines that the screen shows for windows."""
     spans = [f"[00:{i * WINDOW_S:06.3f} --> 00:{(i + 1) * WINDOW_S:06.3f}]" for i in range(len(words))]
     return "".join(f"{span} {word}\n" for span, word in zip(spans, words, strict=True))
@@ -422,15 +419,15 @@ DONE = "harken: 1 recording done\n"
 WATCH = ("transcribe", "--language", "en", "--watch")
 
 
-def recording(n_windows: int) -> bytes:
+def recording(n_windows):
     return AUDIO_FORMATS["wav s16"].write(Path("made"), n_windows * WINDOW_S).read_bytes()
 
 
-def put(name: str, content: bytes) -> Callable[[], object]:
+def put(name, content):
     return partial(Path("in", name).write_bytes, content)
 
 
-def watched_texts() -> dict[str, str]:
+def watched_texts():
     return {path.name: path.read_text() for path in sorted(Path("in").glob("*.txt"))}
 
 

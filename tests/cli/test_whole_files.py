@@ -1,7 +1,5 @@
 """Files are written completely or not at all, or kept whatever ends their session; full disks, killed processes."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -43,7 +41,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     return sorted(os.listdir(folder))
 
 
@@ -59,7 +57,7 @@ def test_text_and_bytes_are_written_in_order(tmp_path):
     [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True), (errno.ENOSPC, True)],
 )
 def test_disk_that_cannot_sync_is_no_error_and_one_that_fails_is(tmp_path, monkeypatch, number, fails):
-    def fsync(descriptor: int) -> None:
+    def fsync(descriptor):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -196,7 +194,7 @@ def test_file_of_another_user_is_left_alone(tmp_path):
     assert path.exists()
 
 
-def kept(*pieces: bytes, name: str = "a", beginning: bytes = b"head") -> KeptFile:
+def kept(*pieces, name="a", beginning=b"head"):
     """Return a file that grows by pieces."""
     file = KeptFile(Path(name), beginning)
     for piece in pieces:
@@ -204,14 +202,14 @@ def kept(*pieces: bytes, name: str = "a", beginning: bytes = b"head") -> KeptFil
     return file
 
 
-def finished(file: KeptFile, **how: object) -> KeptFile:
+def finished(file, **how):
     file.finish()
     file.keep(**how)
     return file
 
 
 def test_content_reaches_the_disk_while_it_grows(monkeypatch):
-    synced: list[int] = []
+    synced = []
     sync = os.fsync
     monkeypatch.setattr(kept_files, "_SYNC_S", 0.01)
     monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(descriptor), sync(descriptor)))

@@ -1,14 +1,11 @@
 """Logit rules and beam search against those of openai-whisper (see record_whisper.py)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from goldens import read_json
 
 from fakes.backends import FakeSession
 from harken.backends.host_logits import HostLogits
-from harken.contract import Floats
 from harken.decoding import Beam, LogitRules, make_logit_rules
 from harken.decoding.beam import beam_search
 from harken.decoding.generate import Row, WindowEnd
@@ -28,7 +25,7 @@ BEAM_EOT = 7
 BEAM_LIMIT = 8
 
 
-def filter_logits(seed: int, step: int) -> Floats:
+def filter_logits(seed, step):
     """Draw logits over the tiny vocabulary; in about half of them the timestamps together outweigh the text."""
     rng = np.random.default_rng((seed, step))
     logits = 8 * rng.random(TOKENIZER.n_vocab, np.float32)
@@ -36,7 +33,7 @@ def filter_logits(seed: int, step: int) -> Floats:
     return logits
 
 
-def beam_logits(seed: int, prefix: tuple[int, ...]) -> Floats:
+def beam_logits(seed, prefix):
     """Draw logits over eight ids after a prefix, the last of them the end of text; no text is empty."""
     logits = 5 * np.random.default_rng((seed, *prefix)).random(BEAM_EOT + 1, np.float32)
     logits[BEAM_EOT] -= 0 if prefix else np.inf
@@ -44,7 +41,7 @@ def beam_logits(seed: int, prefix: tuple[int, ...]) -> Floats:
 
 
 @pytest.mark.parametrize("case", GOLDEN["filters"], ids=lambda case: case["seed"])
-def test_rules_allow_the_tokens_that_the_filters_of_whisper_allow(case: dict) -> None:
+def test_rules_allow_the_tokens_that_the_filters_of_whisper_allow(case):
     rules = rules_of(**FILTERS[case["seed"] % len(FILTERS)])
     for step, allowed in enumerate(case["allowed"]):
         logits = HostLogits(filter_logits(case["seed"], step)[None])
@@ -54,7 +51,7 @@ def test_rules_allow_the_tokens_that_the_filters_of_whisper_allow(case: dict) ->
 
 
 @pytest.mark.parametrize("case", GOLDEN["beams"], ids=lambda case: "{width}-{patience}-{seed}".format(**case))
-def test_beam_search_finds_the_hypotheses_of_whisper(case: dict) -> None:
+def test_beam_search_finds_the_hypotheses_of_whisper(case):
     session = FakeSession(lambda _, prefix: beam_logits(case["seed"], prefix), [0])
     rules = LogitRules(
         eot=BEAM_EOT,
@@ -77,7 +74,7 @@ def test_beam_search_finds_the_hypotheses_of_whisper(case: dict) -> None:
         assert best.tokens == tuple(case["texts"][index])
 
 
-def rules_of(*, suppress_blank: bool, timestamps: bool, last_initial: int | None) -> LogitRules:
+def rules_of(*, suppress_blank, timestamps, last_initial):
     return make_logit_rules(
         TOKENIZER,
         timestamps=timestamps,
