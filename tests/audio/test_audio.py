@@ -5,7 +5,6 @@ import os
 import struct
 import subprocess
 import sys
-import wave
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import av
 import numpy as np
 import pytest
 
-from audio_files import AUDIO_FORMATS, TONE_HZ, AudioFormat, Pipe, tone
+from audio_files import AUDIO_FORMATS, TONE_HZ, AudioFormat, Pipe, tone, wav_bytes
 from harken.audio import audio_duration, load_audio, stream_audio, stream_channels
 from harken.audio.io import Resampler
 from harken.errors import AudioError
@@ -29,15 +28,6 @@ def level_at(samples, at_s):
     around = samples[round((at_s - 0.1) * SAMPLE_RATE) : round((at_s + 0.1) * SAMPLE_RATE)]
     turns = np.exp(-2j * np.pi * TONE_HZ * np.arange(len(around)) / SAMPLE_RATE)
     return 2 * abs(np.mean(around * turns))
-
-
-def wav(pcm):
-    """Return a file of samples of shape (samples, channels), which the header does not name."""
-    content = io.BytesIO()
-    with wave.open(content, "wb") as file:
-        file.setparams((pcm.shape[1], pcm.itemsize, SAMPLE_RATE, len(pcm), "NONE", None))
-        file.writeframes(pcm.tobytes())
-    return content.getvalue()
 
 
 @pytest.mark.parametrize("name", AUDIO_FORMATS)
@@ -79,10 +69,10 @@ def test_every_channel_is_heard_in_the_mix(tmp_path, n_channels):
     for channel in {0, 3 % n_channels, n_channels - 1}:  # the fourth of six would be the bass of surround sound
         pcm = np.zeros((32_000, n_channels), np.int16)
         pcm[:, channel] = tone(2.0) * 32767
-        samples = load_audio(io.BytesIO(wav(pcm)))
+        samples = load_audio(io.BytesIO(wav_bytes(pcm)))
         assert level_at(samples, 1.5) == pytest.approx(0.375 / n_channels, rel=0.01)
     path = tmp_path / "many.wav"
-    path.write_bytes(wav(np.zeros((100, 17), np.int16)))
+    path.write_bytes(wav_bytes(np.zeros((100, 17), np.int16)))
     for many in (path, io.BytesIO(path.read_bytes())):
         with pytest.raises(AudioError, match="has 17 channels; allowed apart are 1 to 16"):
             stream_channels(many)
@@ -100,7 +90,7 @@ def test_channels_that_cancel_each_other_are_heard(dtype):
     inverse = np.concatenate([loud[:32_000], -0.9 * loud[32_000:]])  # from the second second on
     pcm = np.stack([loud, inverse], axis=1) + (128 if dtype == np.uint8 else 0)
     for block_samples in (1_600, 480_000):
-        blocks = stream_audio(io.BytesIO(wav(pcm.astype(dtype))), block_samples=block_samples)
+        blocks = stream_audio(io.BytesIO(wav_bytes(pcm.astype(dtype))), block_samples=block_samples)
         samples = np.concatenate([*blocks])
         for at_s in (1.0, 3.0, 3.5):
             assert level_at(samples, at_s) == pytest.approx(0.9 * 0.125 * at_s, rel=0.03)
@@ -185,7 +175,7 @@ class LongWav:
     """A wav in a pipe whose samples are generated while it is read."""
 
     def __init__(self, seconds):
-        header = bytearray(wav(np.zeros((0, 1), np.int16)))
+        header = bytearray(wav_bytes(np.zeros(0, np.int16)))
         header[4:8], header[40:44] = (struct.pack("<I", n + 32_000 * seconds) for n in (36, 0))
         self.header, self.n_left = bytes(header), 32_000 * seconds
 

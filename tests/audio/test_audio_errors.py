@@ -4,14 +4,13 @@ import io
 import os
 import random
 import re
-import struct
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from audio_files import AUDIO_FORMATS, VIDEO_ONLY, WITH_SIZES, Pipe, tone
+from audio_files import AUDIO_FORMATS, VIDEO_ONLY, WITH_SIZES, Pipe, tone, wav_bytes
 from damage import damaged
 from harken.audio import audio_duration, load_audio, stream_audio
 from harken.errors import AudioError, AudioNotFound, OptionError
@@ -29,12 +28,6 @@ def error_of(source):
     return message
 
 
-def wav(rate_hz=SAMPLE_RATE, samples=bytes(64_000)):
-    layout = (16, 1, 1, rate_hz, 2 * rate_hz, 2, 16)
-    header = b"WAVEfmt " + struct.pack("<IHHIIHH", *layout) + b"data" + struct.pack("<I", len(samples))
-    return b"RIFF" + struct.pack("<I", len(header) + len(samples)) + header + samples
-
-
 def of_video(format, change=bytes):
     return lambda folder: change(format.write(folder / "video").read_bytes())
 
@@ -50,8 +43,11 @@ BAD_FILES = [
     (b"This is not a recording.\n" * 100, UNREADABLE),
     (PLAYLIST, UNREADABLE),
     (b"", r"is empty \(0 bytes\)"),
-    (wav(samples=b""), r"holds no audio samples"),
-    (wav(rate_hz=2), r"at 0.00 s: sample rate 2 Hz; allowed is 1000 to 768000 Hz"),
+    (wav_bytes(np.zeros(0, np.int16)), r"holds no audio samples"),
+    (
+        wav_bytes(np.zeros(32_000, np.int16), rate_hz=2),
+        r"at 0.00 s: sample rate 2 Hz; allowed is 1000 to 768000 Hz",
+    ),
     (of_video(VIDEO_ONLY), r"has no sound, only video; allowed is .+"),
     (
         of_video(MP4, lambda mp4: mp4[: len(mp4) * 6 // 10]),
@@ -170,7 +166,7 @@ def test_first_non_finite_sample_is_located(name, value, tmp_path):
 
 
 def test_read_error_in_the_middle_is_located():
-    failing = Failing(wav(samples=(tone(10.0) * 32767).astype("<i2").tobytes()))
+    failing = Failing(wav_bytes((tone(10.0) * 32767).astype("<i2")))
     failing.from_byte = 100_001
     got, error = decode_until_error(failing)
     assert re.fullmatch(r"talk\.wav: at 4\.\d\d s: .+ \(Input/output error\)", error)

@@ -14,8 +14,9 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from batch_files import RECIPE, noise, wav_bytes
+from batch_files import RECIPE, noise
 
+from audio_files import wav_bytes
 from cli_runner import eventually
 from fakes.archive_recognizer import (
     GO,

@@ -9,9 +9,9 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from batch_files import RATE, noise, wav_bytes, web_server, write_tar, write_wav
+from batch_files import RATE, noise, web_server, write_tar, write_wav
 
-from audio_files import AUDIO_FORMATS
+from audio_files import AUDIO_FORMATS, wav_bytes
 from cli_runner import eventually
 from harken.audio import load_audio
 from harken.batch import read_ahead

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audio_files import wav_bytes
 from harken.manifests import Entry, read_entries
 from harken.results import Word
 from harken.training.options import DataOptions
@@ -20,7 +21,6 @@ from harken.training.windows import (
     choose_held_out,
     make_windows,
 )
-from training_data import write_wave
 
 OPTIONS = DataOptions(shuffles=1, unpacked_fraction=0.0)
 
@@ -94,8 +94,8 @@ def test_windows_without_speech_are_subsampled(fraction, least, most):
 
 
 def test_samples_match_span_times(tmp_path):
-    write_wave(tmp_path / "a.wav", np.full(16_000, 1000))
-    write_wave(tmp_path / "b.wav", np.full(16_000, 2000))
+    for name, level in (("a.wav", 1000), ("b.wav", 2000)):
+        (tmp_path / name).write_bytes(wav_bytes(np.full(16_000, level, np.int16)))
     spans = (
         SpeechSpan(path=str(tmp_path / "a.wav"), start_s=0.25, end_s=0.75, text="one"),
         SpeechSpan(path=str(tmp_path / "b.wav"), start_s=0.0, end_s=1.0, pause_s=0.5, text="two"),

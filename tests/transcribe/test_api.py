@@ -3,7 +3,6 @@
 import io
 import subprocess
 import sys
-import wave
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from itertools import pairwise
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 import harken
-from audio_files import Pipe
+from audio_files import Pipe, wav_bytes
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from fakes.speakers import FIRST, level_diarizer
 from fakes.speech_detector import LoudIsSpeech
@@ -390,11 +389,7 @@ def stereo(*channels):
 
 
 def wav(samples, kind=io.BytesIO, *, cut=0):
-    file = io.BytesIO()
-    with wave.open(file, "wb") as writer:
-        writer.setparams((samples.shape[1], 2, 16_000, 0, "NONE", ""))
-        writer.writeframes((samples * 32767).astype("<i2").tobytes())
-    return kind(file.getvalue()[: -cut or None])
+    return kind(wav_bytes((samples * 32767).astype("<i2"))[: -cut or None])
 
 
 @pytest.mark.parametrize(
