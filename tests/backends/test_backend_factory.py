@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +29,6 @@ SMALL = replace(BIG, n_text_layer=3)
 FITTING = replace(SMALL, n_audio_state=64, n_audio_head=2, n_text_state=64, n_text_head=2)
 """Dimensions of models that the compiled engine can compute; those of the others have heads of 8."""
 FACTORY = BackendFactory(backend="numpy")
-Models = Mapping[str, Path]
 
 
 def write(directory, dims, *, seed=0, encoder=True, backwards=False, **config):

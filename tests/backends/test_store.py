@@ -133,8 +133,8 @@ def test_temporary_files_are_removed_with_their_process_or_if_it_is_killed_by_th
 ):
     (temporary / "harken-results").mkdir()
     code = (
-        f"import os, sys, tempfile; sys.path[:0] = {sys.path!r}; tempfile.tempdir = {str(temporary)!r}\n"
-        f"from test_store import Path, get\nget(Path({str(unwritable)!r}))\n"
+        f"import os, pathlib, sys, tempfile; sys.path[:0] = {sys.path!r}; tempfile.tempdir = {str(temporary)!r}\n"
+        f"from test_store import get\nget(pathlib.Path({str(unwritable)!r}))\n"
         f"{killed} and os._exit(0)  # without cleaning up"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -7,10 +7,8 @@ import re
 import struct
 import tracemalloc
 import zipfile
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +24,6 @@ from harken.types import Dims
 
 WEIGHTS = files.random_weights()
 HUGE, int32 = b"\xff" * 4, struct.Struct("<i").pack
-Write = Callable[[Path], Path]
 """Writes a checkpoint to an empty folder, and returns what is opened."""
 
 

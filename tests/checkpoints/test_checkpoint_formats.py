@@ -2,10 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +27,6 @@ WITHOUT_LOSS = (
     *("openai", "safetensors", "sharded", "torch-bin", "torch-shards", "ctranslate2"),
     *("gguf", "onnx", "onnx-external", "openvino"),
 )
-Write = Callable[..., Path]
 EXACT = [
     *((name, files.FORMATS[name], half, half, "float16") for name in WITHOUT_LOSS for half in [HALF]),
     *((name, files.FORMATS[name], single, single, "float32") for name in WITHOUT_LOSS for single in [SINGLE]),

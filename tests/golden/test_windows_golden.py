@@ -7,7 +7,6 @@ recording. Of the published multilingual tiny only languages are here; `transcri
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -19,7 +18,6 @@ from transcript_inputs import files, need
 import harken
 from checkpoint_files import random_weights, write_huggingface, write_openai
 from harken.audio import load_audio, log_mel
-from harken.contract import Features
 from harken.decoding import Beam, Greedy, Window, decode, make_logit_rules, make_prompt
 from harken.text import Tokenizer
 from harken.transcribe.language_id import language_probabilities
@@ -88,7 +86,6 @@ def first_window(recording):
 GOLDEN = read_json("windows")
 DEFAULT = "auto"
 """The engine that users have without choosing one."""
-Load = Callable[[str, str], tuple[harken.Recognizer, Features]]
 
 
 @pytest.fixture(scope="module")
