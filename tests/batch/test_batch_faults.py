@@ -18,13 +18,7 @@ from batch_files import RECIPE, noise
 
 from audio_files import wav_bytes
 from cli_runner import eventually
-from fakes.archive_recognizer import (
-    GO,
-    ArchiveWorkerSettings,
-    read_rows,
-    transcribed,
-    write_archive,
-)
+from fakes.archive_recognizer import GO, ArchiveWorkerSettings, read_rows, transcribed, write_archive
 from harken.backend_factory import gpu_in_turn
 from harken.batch import BatchOptions, run_batch
 from harken.batch.inputs import BatchRecording

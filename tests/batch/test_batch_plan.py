@@ -9,12 +9,7 @@ from batch_files import RECIPE, recordings_of, write
 
 from audio_files import AUDIO_FORMATS
 from harken.batch.inputs import BatchRecording, ByteRange
-from harken.batch.plan import (
-    cut_shards,
-    differences,
-    estimate_durations,
-    make_plan,
-)
+from harken.batch.plan import cut_shards, differences, estimate_durations, make_plan
 from harken.batch.store import PARQUET, PLAN_FILE, ROWS, Store
 from harken.errors import PlanError
 from harken.formats import Layout

@@ -9,14 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.batch.inputs import checked_recording
-from harken.batch.rows import (
-    RESULT_KEYS,
-    error_row,
-    parquet_bytes,
-    row_line,
-    shift_times,
-    transcript_row,
-)
+from harken.batch.rows import RESULT_KEYS, error_row, parquet_bytes, row_line, shift_times, transcript_row
 from harken.results import Segment, Transcript, UnwrittenSpeech, Word
 
 WORD = Word(text=" one", start_s=0.5, end_s=1.0, probability=0.9)

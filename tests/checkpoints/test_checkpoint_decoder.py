@@ -9,13 +9,7 @@ import pytest
 
 import checkpoint_files as files
 from checkpoint_files import raises_checkpoint_error
-from harken.checkpoints import (
-    adapter,
-    encoder_digest,
-    find_assistant,
-    open_checkpoint,
-    shares_encoder,
-)
+from harken.checkpoints import adapter, encoder_digest, find_assistant, open_checkpoint, shares_encoder
 from harken.checkpoints.adapter import ASSISTANT_FILE, serialize_adapter, serialize_assistant
 from harken.checkpoints.huggingface import export
 from harken.errors import CheckpointNotFound

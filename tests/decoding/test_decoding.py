@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 from random_windows import BEGIN, END, TEXT, TIMES, rules_over, windows
 
 from fakes.backends import FakeFeatures, ScriptedBackend, random_logits
-from harken.decoding import (
-    Beam,
-    DecodeStats,
-    Greedy,
-    Sample,
-    Window,
-    decode,
-    make_prompt,
-)
+from harken.decoding import Beam, DecodeStats, Greedy, Sample, Window, decode, make_prompt
 from harken.decoding.generate import LoopRule
 from tiny_models import DIMS, N_WINDOWS, TOKENIZER
 

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from random_windows import TEXT, TOKEN, rules_over, windows
 
 from fakes.backends import FakeFeatures, ScriptedBackend, ScriptedBackendSession, logits_of_texts
-from harken.decoding import (
-    PartialWindow,
-    decode_partial,
-    make_logit_rules,
-    make_prompt,
-    partial_window,
-)
+from harken.decoding import PartialWindow, decode_partial, make_logit_rules, make_prompt, partial_window
 from harken.decoding.alignment_attention import RunningAlignment, alignment_matrix
 from tiny_models import DIMS, TOKENIZER, make_mel
 

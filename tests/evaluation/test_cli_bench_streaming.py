@@ -13,14 +13,7 @@ pytest.importorskip("whisper_normalizer")
 
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from fakes.live_sessions import ScriptedLiveSession
-from fakes.measured import (
-    OPTIONS,
-    SCRIPT,
-    TEXTS,
-    known_text_recognizer,
-    read_report,
-    table_rows,
-)
+from fakes.measured import OPTIONS, SCRIPT, TEXTS, known_text_recognizer, read_report, table_rows
 from harken import Recognizer, TranscribeOptions
 from harken.evaluation.live_runs import (
     JoinedStream,

@@ -11,14 +11,7 @@ from harken import Recognizer
 from harken.decoding import DecodeStats
 from harken.errors import ManifestError
 from harken.evaluation.scoring import EvalHypothesis
-from harken.evaluation.speed import (
-    RecordingResult,
-    Round,
-    Run,
-    divergences,
-    run_rounds,
-    summarise_speed,
-)
+from harken.evaluation.speed import RecordingResult, Round, Run, divergences, run_rounds, summarise_speed
 from harken.manifests import Entry
 from harken.transcribe import TranscribeOptions
 from tiny_models import TOKENIZER

@@ -20,14 +20,7 @@ from harken.formats import (
     segment_from_json,
 )
 from harken.formats.table_format import read_rttm
-from harken.results import (
-    Attempt,
-    DroppedSegment,
-    Speaker,
-    SpeakerTurn,
-    UnwrittenSpeech,
-    Word,
-)
+from harken.results import Attempt, DroppedSegment, Speaker, SpeakerTurn, UnwrittenSpeech, Word
 from transcripts import segment, spoken, transcript
 
 

@@ -31,15 +31,7 @@ import numpy as np
 import torch
 import whisper
 from goldens import sha256, write_arrays, write_json
-from test_decoding_golden import (
-    BEAM_EOT,
-    BEAM_LIMIT,
-    BEAM_SEEDS,
-    BEAMS,
-    FILTERS,
-    beam_logits,
-    filter_logits,
-)
+from test_decoding_golden import BEAM_EOT, BEAM_LIMIT, BEAM_SEEDS, BEAMS, FILTERS, beam_logits, filter_logits
 from test_windows_golden import CASES as WINDOWS
 from test_windows_golden import LANGUAGE_CASES, RANDOM, first_window, make_weights
 from test_windows_golden import Case as WindowCase

@@ -10,15 +10,7 @@ import pytest
 
 from harken.plot import DecodedWindow, PlotData, html_page
 from harken.plot.plot_data import TextSpan
-from harken.plot.svg import (
-    PALETTE,
-    PIXELS_PER_S,
-    Box,
-    Image,
-    draw,
-    encode_png,
-    probability_colour,
-)
+from harken.plot.svg import PALETTE, PIXELS_PER_S, Box, Image, draw, encode_png, probability_colour
 from harken.results import Attempt
 from html_pages import Parsed
 

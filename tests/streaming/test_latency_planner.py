@@ -10,13 +10,7 @@ from fakes.clock import FakeClock
 from harken.audio.mel import LogMel
 from harken.errors import OptionError
 from harken.streaming import StreamingConfig, StreamOptions, latency
-from harken.streaming.config import (
-    DELAYS,
-    PRESETS,
-    config_in_noise,
-    interpolated_presets,
-    with_overrides,
-)
+from harken.streaming.config import DELAYS, PRESETS, config_in_noise, interpolated_presets, with_overrides
 from harken.streaming.latency import LatencyPlanner, UpdateCost, measure_update_cost
 from harken.streaming.load_shedding import (
     CATCH_UP_S,

@@ -9,23 +9,10 @@ import pytest
 from comparable import comparable
 from fakes.clock import FakeClock
 from fakes.speech_detector import LoudIsSpeech
-from fakes.tone_backend import (
-    LETTER_OPTIONS,
-    WORDS,
-    ToneBackend,
-    silence,
-    speak_random_words,
-    speak_words,
-)
+from fakes.tone_backend import LETTER_OPTIONS, WORDS, ToneBackend, silence, speak_random_words, speak_words
 from harken.api import Recognizer
 from harken.errors import AudioError, HarkenError, OptionError, OutOfMemory
-from harken.streaming import (
-    FinalSegment,
-    Interim,
-    LoadChanged,
-    SpeechEnded,
-    SpeechStarted,
-)
+from harken.streaming import FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
 from harken.streaming.config import FINALS
 from harken.transcribe import TranscribeOptions
 from harken.types import HOP_SAMPLES, SAMPLE_RATE

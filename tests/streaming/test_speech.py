@@ -8,13 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, VadOptions
-from harken.streaming.speech import (
-    Endpointer,
-    SnrEstimator,
-    UtteranceEnd,
-    UtteranceStart,
-    is_noisy,
-)
+from harken.streaming.speech import Endpointer, SnrEstimator, UtteranceEnd, UtteranceStart, is_noisy
 from harken.streaming.stream import SampleBuffer
 
 # --- utterances ---------------------------------------------------------------------------------------------

@@ -20,14 +20,7 @@ from fakes.speech_detector import LoudIsSpeech
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, silence, speak_words
 from harken.api import Recognizer
 from harken.audio import load_audio
-from harken.errors import (
-    AudioError,
-    AudioNotFound,
-    Cancelled,
-    CheckpointNotFound,
-    HarkenError,
-    OptionError,
-)
+from harken.errors import AudioError, AudioNotFound, Cancelled, CheckpointNotFound, HarkenError, OptionError
 from harken.formats import render
 from harken.streaming import StreamOptions
 from harken.transcribe import Callbacks

@@ -14,12 +14,7 @@ from harken.audio import log_mel, pad_or_trim
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.errors import AudioError
 from harken.transcribe import mel_windows
-from harken.transcribe.chunking import (
-    PackedSpeech,
-    SpeechPacker,
-    SpeechSegmenter,
-    total_frames,
-)
+from harken.transcribe.chunking import PackedSpeech, SpeechPacker, SpeechSegmenter, total_frames
 from harken.transcribe.mel_windows import MelWindows
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRAMES, WINDOW_SAMPLES
 

@@ -9,13 +9,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from fakes.backends import (
-    WINDOW_POSITIONS,
-    WINDOW_S,
-    TranscriptBackend,
-    TranscriptSession,
-    window_text,
-)
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, TranscriptSession, window_text
 from fakes.silent_mel import SilentMel
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from harken.api import Recognizer

@@ -19,17 +19,8 @@ from harken.text import Tokenizer
 from harken.transcribe.forced_alignment import split_text
 from harken.transcribe.window_chain import KnownText
 from harken.transcribe.window_segments import split_at_timestamps
-from harken.transcribe.word_boundaries import (
-    MIN_WORD_S,
-    SEGMENT_TOLERANCE_S,
-    refine_word_boundaries,
-)
-from harken.transcribe.word_timestamps import (
-    Alignment,
-    token_spans,
-    token_starts,
-    words_by_segment,
-)
+from harken.transcribe.word_boundaries import MIN_WORD_S, SEGMENT_TOLERANCE_S, refine_word_boundaries
+from harken.transcribe.word_timestamps import Alignment, token_spans, token_starts, words_by_segment
 from harken.types import WordHead
 from real_models import EXAMPLE, recognizer
 
