@@ -24,10 +24,11 @@ from harken.types import Dims
 
 WEIGHTS = files.random_weights()
 HUGE, int32 = b"\xff" * 4, struct.Struct("<i").pack
-"""Writes a checkpoint to an empty folder, and returns what is opened."""
 
 
 # --- Writers of damage -------------------------------------------------------------------------------------
+
+# Most return a function that writes a checkpoint to an empty folder, and returns what is opened.
 
 
 def written(path, data):
