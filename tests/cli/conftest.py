@@ -1,7 +1,5 @@
 """The command line over a model of known texts or a fake live session."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
