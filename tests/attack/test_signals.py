@@ -1,7 +1,5 @@
 """A signal ends a command soon, at whatever it is: with its exit code, one line, and the results so far."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Resolution of model names, with Hugging Face's own library and a server that stands in for the hub."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ of 51866, and a distilled model, with fewer layers in the decoder than in the en
 recording. Of the published multilingual tiny only languages are here; `transcript_inputs.py` has its texts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """An utterance in progress: its windows, its commits and splits, its text, words and sentences, hallucinations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 

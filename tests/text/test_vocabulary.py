@@ -1,7 +1,5 @@
 """Tests of vocabulary files: all kinds are read, and damaged ones rejected."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

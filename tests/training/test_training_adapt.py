@@ -1,7 +1,5 @@
 """Tests of the training of adapters: what the student hears, its encoder, and the change that it learns."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
