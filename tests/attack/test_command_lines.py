@@ -26,7 +26,7 @@ from audio_files import AUDIO_FORMATS
 from checkpoint_files import TINY, random_weights, write_openai
 from cli_runner import Outcome
 from fakes.backends import WINDOW_POSITIONS, TranscriptBackend, window_text
-from fakes.live_sessions import FakeLiveSession
+from fakes.live_sessions import TalkingSession
 from fakes.portaudio import PortAudio
 from harken.api import Recognizer
 from harken.backend_factory import AUTO, NGRAM, BackendFactory
@@ -338,7 +338,7 @@ def connections(cli, sandbox, tmp_path):
     for slow in ("torch", "onnxruntime", "openvino"):  # an import that is cut short cannot be repeated
         with suppress(ImportError):
             import_module(slow)
-    patch.setattr(Recognizer, "stream", lambda *given, **more: FakeLiveSession(), raising=False)
+    patch.setattr(Recognizer, "stream", lambda *given, **more: TalkingSession(), raising=False)
     patch.setattr("huggingface_hub.snapshot_download", not_here)
     for name in ("getaddrinfo", "create_connection", "socket.connect"):
         patch.setattr(f"socket.{name}", refuse)

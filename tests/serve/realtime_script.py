@@ -13,8 +13,8 @@ from openai.types.beta import realtime as beta_types
 from openai.types.beta.realtime.realtime_server_event import RealtimeServerEvent as BetaServerEvent
 from openai.types.realtime import RealtimeServerEvent, RealtimeTranscriptionSessionCreateResponse
 from pydantic import BaseModel
-from talking import make_segment
 
+from fakes.live_sessions import make_segment
 from harken.errors import HarkenError
 from harken.results import Word
 from harken.serve.errors import not_found

@@ -102,7 +102,7 @@ class TestCommand:
         session = hears(cli.monkeypatch, ScriptedLiveSession(self.SCRIPT))
         outcome = cli.run("listen", "talk.wav", "--speakers", "--speaker-delay", 3)
         assert outcome.out.splitlines() == ["A: hello there", "yes well no", "B: good bye"]
-        assert session.speakers["speaker_delay"] == 3.0
+        assert session.diarizing["speaker_delay"] == 3.0
 
     def test_json_has_the_corrections(self, cli):
         hears(cli.monkeypatch, ScriptedLiveSession(self.SCRIPT))
