@@ -24,12 +24,12 @@ def write_model(folder: Path) -> Checkpoint:
     return open_checkpoint(folder)
 
 
-def write_speech(folder: Path, recordings: int) -> Path:
-    """Write recordings of three seconds cut from the example recording, all different."""
+def write_speech(folder: Path) -> Path:
+    """Write six recordings of three seconds cut from the example recording, all different."""
     from harken.audio import load_audio
 
     folder.mkdir()
     samples = (load_audio(EXAMPLE) * 32767).astype("<i2")
-    for i in range(recordings):
+    for i in range(6):
         (folder / f"{i}.wav").write_bytes(wav_bytes(samples[i * RATE : (i + 3) * RATE]))
     return folder

@@ -164,7 +164,7 @@ def test_sound_of_a_killed_live_session_is_on_the_disk(tmp_path):
 def test_killed_training_goes_on_to_the_same_weights(tmp_path):
     pytest.importorskip("torch")
     write_model(tmp_path / "model")
-    write_speech(tmp_path / "speech", recordings=6)
+    write_speech(tmp_path / "speech")
     lines = [f'{{"audio": "{i}.wav", "text": "ask not {i}", "language": "en"}}\n' for i in range(6)]
     (tmp_path / "speech" / "manifest.jsonl").write_text("".join(lines))
     inputs = files_of(tmp_path)

@@ -90,9 +90,9 @@ def test_cut_recording_gives_its_samples_and_then_an_error(name):
                 assert np.array_equal(samples[:-2_000], whole[: max(0, len(samples) - 2_000)])
 
 
-def chunk(name, body, *, size=None, padded=True):
+def chunk(name, body, *, size=None):
     given = len(body) if size is None else size
-    return name + struct.pack("<I", given) + body + bytes(padded and len(body) % 2)
+    return name + struct.pack("<I", given) + body + bytes(len(body) % 2)
 
 
 def wav(*sizes, before=b"", after=b"", extra=b""):

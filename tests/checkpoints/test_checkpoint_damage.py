@@ -119,9 +119,8 @@ def pickled(data, compression=zipfile.ZIP_STORED):
     return archive(("archive/data.pkl", data), compression=compression)
 
 
-def doubled(times):
-    """Return instructions that repeatedly replace the top of the stack by a pair of itself."""
-    return b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(times))
+DOUBLED = b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(200))
+"""Instructions that repeatedly replace the top of the stack by a pair of itself."""
 
 
 def torch(dims, state=WEIGHTS):
@@ -286,11 +285,11 @@ DAMAGE = {
         (pickled(b"\x80\x02N."), "holds no dict of weights"),
     ],
     "pickles that take exponential time to hash or print": [
-        (pickled(b"\x80\x02})" + doubled(200) + b"K\x01s."), MISFIT),
-        (pickled(b"\x80\x02})" + doubled(200) + b")R."), MISFIT),
-        (pickled(b"\x80\x02})" + doubled(200) + b"Q."), MISFIT),
-        (pickled(b"\x80\x04\x8c\x02os)" + doubled(200) + b"\x93."), MISFIT),
-        (pickled(STORAGE_TYPE + doubled(200) + b"NNNtQK\0))tRs."), "'w' has another type than torch Float"),
+        (pickled(b"\x80\x02})" + DOUBLED + b"K\x01s."), MISFIT),
+        (pickled(b"\x80\x02})" + DOUBLED + b")R."), MISFIT),
+        (pickled(b"\x80\x02})" + DOUBLED + b"Q."), MISFIT),
+        (pickled(b"\x80\x04\x8c\x02os)" + DOUBLED + b"\x93."), MISFIT),
+        (pickled(STORAGE_TYPE + DOUBLED + b"NNNtQK\0))tRs."), "'w' has another type than torch Float"),
     ],
     "dimensions": [
         (dims(n_mels="8"), NO_INTEGER),

@@ -21,16 +21,15 @@ class EndlessSource:
 
     name, lost_s = "endless", 0.0
 
-    def __init__(self, *, live, until=0, act=lambda: None):
+    def __init__(self, *, live, until=0):
         self.live, self.made, self.closed = live, 0, False
         self.reached = threading.Event()
-        self._until, self._act = until, act
+        self._until = until
 
     def blocks(self):
         try:
             while True:
                 if self.made == self._until:
-                    self._act()
                     self.reached.set()
                 self.made += 1
                 yield BLOCK * self.made

@@ -194,9 +194,9 @@ def test_file_of_another_user_is_left_alone(tmp_path):
     assert path.exists()
 
 
-def kept(*pieces, name="a", beginning=b"head"):
+def kept(*pieces, name="a"):
     """Return a file that grows by pieces."""
-    file = KeptFile(Path(name), beginning)
+    file = KeptFile(Path(name), b"head")
     for piece in pieces:
         file.append(piece)
     return file

@@ -55,11 +55,9 @@ from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 # --- passes ------------------------------------------------------------------------------------------------
 
 
-def decode_rows(
-    script, *generators, limits=(300,), most=MAX_DRAFT_TOKENS, observe=lambda step: None, session=None
-):
+def decode_rows(script, *generators, limits=(300,), most=MAX_DRAFT_TOKENS, observe=lambda step: None):
     """Decode rows behind a prompt of one token; return hypotheses, forward passes after the prompt, and stats."""
-    session = session or FakeSession(script, range(len(limits)))
+    session = FakeSession(script, range(len(limits)))
     logits = session.extend([[0]] * len(limits))
     drafts = open_drafts(*generators)
     rows = [Row((0,), limit, WindowEnd(EOT)) for limit in limits]

@@ -215,13 +215,13 @@ def record_decoding() -> None:
     write_json("decoding", json.dumps(recorded, separators=(",", ":")).replace("},{", "},\n{"))
 
 
-def walk(seed: int, steps: int = 9) -> dict[str, object]:
+def walk(seed: int) -> dict[str, object]:
     """Sample a legal sequence, and note at each step which ids the filters leave, as half-open ranges."""
     filters = make_filters(**FILTERS[seed % len(FILTERS)])
     rng = np.random.default_rng(seed)
     prefix: list[int] = []
     allowed = []
-    for step in range(steps):
+    for step in range(9):
         logits = torch.tensor(filter_logits(seed, step))[None]
         for logit_filter in filters:
             logit_filter.apply(logits, torch.tensor([prefix], dtype=torch.long))

@@ -36,9 +36,9 @@ def resolve_model(name: str) -> str:
     return name
 
 
-def pcm(seconds: float, rate_hz: int = 24_000, sample_bytes: int = 2) -> str:
+def pcm(seconds: float, rate_hz: int = 24_000) -> str:
     """Return silence as the audio of an append."""
-    return b64encode(bytes(round(seconds * rate_hz) * sample_bytes)).decode()
+    return b64encode(bytes(2 * round(seconds * rate_hz))).decode()
 
 
 class Script:

@@ -35,7 +35,7 @@ def data_folder(tmp_path_factory):
     data_folder = tmp_path_factory.mktemp("data_folder")
     write_model(data_folder / "model")
     for name in ("speech", "labelled"):
-        write_speech(data_folder / name, recordings=6)
+        write_speech(data_folder / name)
     line = '{{"audio": "{}.wav", "text": "ask not {}", "language": "en", "speaker": {}}}\n'
     lines = [line.format(i, i, i // 2) for i in range(6)]
     (data_folder / "labelled" / "manifest.jsonl").write_text("".join(lines))

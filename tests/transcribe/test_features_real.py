@@ -21,9 +21,9 @@ def nightly(value):
     return pytest.param(value, marks=pytest.mark.nightly)
 
 
-def joined(paths, pause_s=0.3):
+def joined(paths):
     """Recordings one behind the other, with silence between them."""
-    silence = np.zeros(round(pause_s * SAMPLE_RATE), np.float32)
+    silence = np.zeros(round(0.3 * SAMPLE_RATE), np.float32)
     return np.concatenate([part for path in paths for part in (load_audio(path), silence)])
 
 
