@@ -237,31 +237,28 @@ def test_device_is_written_directly():
         kept(name="/dev/full")
 
 
-class TestFullDisk:
-    @pytest.fixture
-    def disk(self, monkeypatch):
-        return SmallDisk(monkeypatch, room=10)
+def test_what_waits_has_a_limit_and_leaves_no_gap(monkeypatch):
+    disk = SmallDisk(monkeypatch, room=10)
+    monkeypatch.setattr(kept_files, "_MAX_WAITING_BYTES", 8)
+    file = kept(b"1234", b"5678", b"9012", b"3456")
+    assert eventually(lambda: file._loss is not None)
+    disk.room = 100
+    assert eventually(lambda: file.size == 16)
+    file.append(b"7890")
+    finished(file, usable_if_cut=True)
+    assert Path("a").read_bytes() == b"head123456789012"
+    assert file.error is not None
 
-    def test_what_waits_has_a_limit_and_leaves_no_gap(self, disk, monkeypatch):
-        monkeypatch.setattr(kept_files, "_MAX_WAITING_BYTES", 8)
-        file = kept(b"1234", b"5678", b"9012", b"3456")
-        assert eventually(lambda: file._loss is not None)
-        disk.room = 100
-        assert eventually(lambda: file.size == 16)
-        file.append(b"7890")
-        finished(file, usable_if_cut=True)
-        assert Path("a").read_bytes() == b"head123456789012"
-        assert file.error is not None
 
-    def test_disk_that_cannot_be_synced_is_reported(self, monkeypatch):
-        def fail(descriptor):
-            raise OSError(number, os.strerror(number))
+def test_disk_that_cannot_be_synced_is_reported(monkeypatch):
+    def fail(descriptor):
+        raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(os, "fsync", fail)
-        number = errno.EINVAL  # a file system without this
-        assert finished(kept()).error is None
-        number = errno.EIO
-        assert finished(kept(name="b")).error.errno == errno.EIO
+    monkeypatch.setattr(os, "fsync", fail)
+    number = errno.EINVAL  # a file system without this
+    assert finished(kept()).error is None
+    number = errno.EIO
+    assert finished(kept(name="b")).error.errno == errno.EIO
 
 
 @pytest.mark.parametrize(("pieces", "left"), [([], []), ([b"audio"], ["a.part"])])
