@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from audio_files import AUDIO_FORMATS
-from cli_runner import CliRunner
 from fakes.backends import window_text
 from fakes.live_sessions import ScriptedLiveSession, hears
 from fakes.speakers import FIRST, SECOND, SILENCE, conversation, level_diarizer
@@ -90,9 +89,7 @@ class TestCommand:
     )
 
     @pytest.fixture
-    def cli(self, capsys, monkeypatch, tmp_path):
-        monkeypatch.chdir(tmp_path)
-        cli = CliRunner(capsys, monkeypatch)
+    def cli(self, cli):
         cli.loaders["load_diarizer"] = lambda *args, **options: level_diarizer()
         cli.use_texts(window_text(0, "unheard", 1))
         AUDIO_FORMATS["wav s16"].write(Path("talk"), 1.2)
