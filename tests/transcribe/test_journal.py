@@ -1,7 +1,6 @@
 """Journals: a transcription that was cut short anywhere goes on, and its transcript is that of one run."""
 
 import os
-import signal
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window
 from harken import Recognizer
 from harken.errors import AudioError, OptionError, OutputError
 from harken.transcribe import TranscribeOptions
+from processes import no_file_above
 from tiny_models import TOKENIZER
 
 WORDS = ("one", "two", "three", "four")
@@ -91,22 +91,14 @@ def test_journal_goes_on_in_the_program_in_which_it_was_broken_off(talk, journal
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")
 def test_journal_on_a_full_disk_ends_its_recording_only(talk, journal):
-    import resource
-
     transcribe(TEXTS, talk, journal)
     size = journal.stat().st_size
     journal.unlink()
     failing, other = start(TEXTS, talk, talk, journal=journal)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 100, limits[1]))
-    try:
+    with no_file_above(size - 100):
         with pytest.raises(OutputError, match=r"talk\.resume\.jsonl: cannot be written"):
             failing.result()
         assert other.result().text
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
     assert len(journal.read_bytes().splitlines()) == len(WORDS)  # its key, and all but the last window
 
 
