@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -28,6 +27,7 @@ from harken.batch.worker import WorkerSettings
 from harken.batch.workers import Broken, ProcessWorkers
 from harken.cli.root import main
 from harken.errors import OptionError, OutputError, PlanError, WorkerError
+from processes import PATIENCE_S, ended, started
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL"),
@@ -189,7 +189,6 @@ def test_a_folder_on_which_another_driver_works_is_refused(tmp_path):
 
 NIGHTLY = pytest.mark.nightly
 HARKEN = [sys.executable, str(Path(__file__).with_name("archive_harken.py")), "batch"]
-PATIENCE_S = 120  # on a machine with other work
 
 
 def is_group_alive(group):
@@ -215,21 +214,19 @@ def test_after_a_driver_was_killed_or_ended_by_a_signal_the_same_command_goes_on
     names, out = {f"{number}.wav" for number in range(10)}, tmp_path / "out"
     contents = {name: "words" if name < "5" else "wait words" for name in sorted(names)}
     arguments = [str(write_archive(tmp_path, contents)), str(out), "--shard-minutes", "2"]
-    process = subprocess.Popen(
-        [*HARKEN, *arguments, "--workers", str(workers)],
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True},
-    )
-    assert eventually(lambda: len([*(out / "shards").glob("*.jsonl")]) >= 2, PATIENCE_S)
-    (os.killpg if word else os.kill)(process.pid, getattr(signal, number))
-    stdout, said = process.communicate(timeout=PATIENCE_S)
+    options = [*arguments, "--workers", workers]
+    with started(options, tmp_path, tmp_path / "cache", program=HARKEN, start_new_session=True) as process:
+        assert eventually(lambda: len([*(out / "shards").glob("*.jsonl")]) >= 2, PATIENCE_S)
+        (os.killpg if word else os.kill)(process.pid, getattr(signal, number))
+        outcome = ended(process)
     assert eventually(lambda: not is_group_alive(process.pid), PATIENCE_S)
     done = set(read_rows(out))
     assert done < names
     if word:
-        assert (process.returncode, stdout) == (128 + getattr(signal, number), "")
+        assert (outcome.code, outcome.out) == (128 + getattr(signal, number), "")
         line = rf"harken: {word}; (\d+) of 10 recordings are done, and the same command goes on from there\n"
-        found = re.fullmatch(line, said)
-        assert found, said
+        found = re.fullmatch(line, outcome.err)
+        assert found, outcome.err
         assert int(found[1]) <= len(done)  # a worker may have published what its driver had not heard of
     (tmp_path / GO).touch()
     before = len(transcribed(tmp_path))

@@ -2,9 +2,7 @@
 
 import json
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 pytest.importorskip("jiwer")
 pytest.importorskip("scipy")
 
+from cli_runner import eventually
 from fakes.backends import window_text
 from fakes.measured import (
     OPTIONS,
@@ -25,6 +24,7 @@ from fakes.measured import (
 from harken.cli import measuring as reports
 from harken.evaluation import scoring, speakers
 from harken.results import SpeakerTurn
+from processes import ended, started
 
 COMMANDS = {
     "eval": ("eval", "talks"),
@@ -188,22 +188,12 @@ def test_bad_arguments_fail_in_one_line_before_loading_a_model(cli, talks):
 def test_a_signal_in_a_call_that_does_not_return_ends_the_process_with_the_results(tmp_path):
     write_talks(tmp_path / "talks")
     script = Path(__file__).with_name("stuck_harken.py")
-    process = subprocess.Popen(
-        [sys.executable, str(script), *COMMANDS["eval"], *OPTIONS, "--json", "out.json"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        while not (tmp_path / "stuck").exists():
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.01)
+    program, arguments = [sys.executable, str(script)], [*COMMANDS["eval"], *OPTIONS, "--json", "out.json"]
+    with started(arguments, tmp_path, tmp_path / "cache", program=program) as process:
+        assert eventually(lambda: process.poll() is not None or (tmp_path / "stuck").exists())
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert (process.returncode, err) == (143, "harken: terminated after 1 of 2 recordings\n")
-    assert "1 recording: 0.5 s" in out
+        outcome = ended(process)
+    assert (outcome.code, outcome.err) == (143, "harken: terminated after 1 of 2 recordings\n")
+    assert "1 recording: 0.5 s" in outcome.out
     assert json.loads((tmp_path / "out.json").read_text())["complete"] is False
     assert not [*tmp_path.glob(".*")]
