@@ -31,7 +31,7 @@ import numpy as np
 import torch
 import whisper
 from goldens import sha256, write_arrays, write_json
-from test_decoding_golden import BEAM_EOT, BEAM_LIMIT, BEAM_SEEDS, BEAMS, FILTERS, beam_logits, filter_logits
+from test_decoding_golden import BEAM_LIMIT, BEAM_SEEDS, BEAMS, FILTERS, beam_logits, filter_logits
 from test_windows_golden import CASES as WINDOWS
 from test_windows_golden import LANGUAGE_CASES, RANDOM, first_window, make_weights
 from test_windows_golden import Case as WindowCase
@@ -48,6 +48,7 @@ from whisper.decoding import (
 from whisper.model import ModelDimensions, Whisper
 from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE, Tokenizer, get_tokenizer
 
+from fakes.backends import EOT
 from harken.checkpoints import open_checkpoint
 from harken.text import Tokenizer as HarkenTokenizer
 from harken.text.vocabulary import END_OF_TEXT, bytes_to_unicode
@@ -259,7 +260,7 @@ def ranges(ids: np.ndarray) -> list[list[int]]:
 def search(width: int, patience: float, seed: int) -> dict[str, object]:
     """Run the reference's beam search over the scripted model."""
     inference = SimpleNamespace(rearrange_kv_cache=lambda sources: None)
-    decoder = BeamSearchDecoder(width, BEAM_EOT, inference, patience)
+    decoder = BeamSearchDecoder(width, EOT, inference, patience)
     decoder.reset()
     # The reference needs a token to start from; it is not part of the prefix.
     tokens, sums = torch.zeros((width, 1), dtype=torch.long), torch.zeros(width)
@@ -270,7 +271,7 @@ def search(width: int, patience: float, seed: int) -> dict[str, object]:
             break
     (sequences,), (totals,) = decoder.finalize(tokens[None], sums[None])
     texts = [sequence.tolist()[1:] for sequence in sequences]
-    texts = [text[: text.index(BEAM_EOT)] for text in texts]
+    texts = [text[: text.index(EOT)] for text in texts]
     best = {
         str(penalty): int(MaximumLikelihoodRanker(penalty).rank([texts], [totals])[0])
         for penalty in (None, 0.6)
