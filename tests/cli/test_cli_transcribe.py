@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from audio_files import AUDIO_FORMATS, tone
+from cli_runner import signal_at
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, window_text
 from harken.cli import transcript_files
 from harken.cli.exits import Stop
@@ -52,17 +53,7 @@ def transcribe(cli):
 def stop_at(cli):
     """Return a function that has a signal come before the window of an index."""
     backend = cli.use_texts(*COUNTING)
-    encode = backend.encode
-
-    def stop_at(index):
-        def interrupted(mel, positions):
-            if len(backend.mels) == index:
-                raise Stop(130, "interrupted")
-            return encode(mel, positions)
-
-        cli.monkeypatch.setattr(backend, "encode", interrupted)
-
-    return stop_at
+    return lambda index: signal_at(cli.monkeypatch, backend, "encode", index + 1, signal.SIGINT)
 
 
 def text_of(name):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cli_runner import signal_at
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, window_text
-from fakes.measured import read_report, signal_at, without_times, write_talks
+from fakes.measured import read_report, without_times, write_talks
 from harken.api import Recognizer
 from harken.errors import OptionError
 from tiny_models import TOKENIZER

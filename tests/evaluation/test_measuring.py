@@ -10,17 +10,9 @@ import pytest
 pytest.importorskip("jiwer")
 pytest.importorskip("scipy")
 
-from cli_runner import eventually
+from cli_runner import eventually, signal_at
 from fakes.backends import window_text
-from fakes.measured import (
-    OPTIONS,
-    TEXTS,
-    FixedDiarizer,
-    known_text_recognizer,
-    read_report,
-    signal_at,
-    write_talks,
-)
+from fakes.measured import OPTIONS, TEXTS, FixedDiarizer, known_text_recognizer, read_report, write_talks
 from harken.cli import measuring as reports
 from harken.evaluation import scoring, speakers
 from harken.results import SpeakerTurn

@@ -14,7 +14,7 @@ from small_training import all_equal, torch
 
 import harken
 from checkpoint_files import random_weights
-from fakes.measured import signal_at
+from cli_runner import signal_at
 from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.checkpoints.huggingface import export
 from harken.training import run
