@@ -82,7 +82,7 @@ def recordings_of(*seconds: float) -> list[BatchRecording]:
 def web_server(handler: Callable[..., object], *given: object, **options: object) -> Iterator[str]:
     """Run a web server with a class of handlers, which get these arguments, and return its URL."""
     make = functools.partial(handler, *given, **options)
-    with ThreadingHTTPServer(("127.0.0.1", 0), make) as server:  # type: ignore[arg-type]
+    with ThreadingHTTPServer(("127.0.0.1", 0), make) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"

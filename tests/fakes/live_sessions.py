@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +13,13 @@ from harken.api import Recognizer
 from harken.contract import Floats
 from harken.results import Segment, Word
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamingConfig
-from harken.streaming.config import StreamOptions
 from harken.streaming.latency import LatencyBound, LatencyPlan
-from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 from transcripts import segment
 
 WORD_SAMPLES = SAMPLE_RATE // 10
 UTTERANCE_WORDS = 5
 UTTERANCE_SAMPLES = UTTERANCE_WORDS * WORD_SAMPLES
-FakeSession = TypeVar("FakeSession", bound="TalkingSession | ScriptedLiveSession")
 
 
 class TalkingSession:
@@ -107,17 +104,10 @@ def _word(i: int) -> Word:
     return Word(start_s=i / 10, end_s=(i + 1) / 10, text=f" word{i}", probability=0.9)
 
 
-def hears(monkeypatch: pytest.MonkeyPatch, session: FakeSession) -> FakeSession:
+def hears(monkeypatch: pytest.MonkeyPatch, session: Any) -> Any:
     """Replace every live session; `options`, `stream_options` and `diarizing` are what it was opened with."""
 
-    def stream(
-        recognizer: Recognizer,
-        options: TranscribeOptions,
-        *,
-        stream_options: StreamOptions,
-        clock: object,
-        **diarizing: object,
-    ) -> FakeSession:
+    def stream(recognizer, options, *, stream_options, clock, **diarizing):
         session.options, session.stream_options, session.diarizing = options, stream_options, diarizing
         return session
 
