@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import wave
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -18,6 +20,15 @@ def tone(seconds: float, rate: int = 16_000) -> NDArray[np.float64]:
     """Make a 440 Hz tone that grows from silence to an amplitude of 0.5; shape (samples,)."""
     t = np.arange(round(seconds * rate)) / rate
     return 0.5 * t / seconds * np.sin(2 * np.pi * TONE_HZ * t)
+
+
+def wav_bytes(pcm: NDArray[np.integer[Any]], rate_hz: int = 16_000) -> bytes:
+    """Return a WAV file of samples of shape (samples,) or (samples, channels)."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setparams((1 if pcm.ndim == 1 else pcm.shape[1], pcm.itemsize, rate_hz, 0, "NONE", None))
+        writer.writeframes(pcm.tobytes())
+    return file.getvalue()
 
 
 class Pipe(io.BytesIO):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from time import monotonic, sleep
 from typing import Any
 
@@ -65,6 +67,21 @@ class CliRunner:
             code = main(given)
         out, err = self.capsys.readouterr()
         return Outcome(code=code, out=out, err=err)
+
+
+def signal_at(
+    patch: pytest.MonkeyPatch, place: Any, name: str, call: int, number: signal.Signals = signal.SIGTERM
+) -> None:
+    """Have a signal come at the beginning of a call of a function."""
+    function: Callable[..., Any] = getattr(place, name)
+    calls = count(1)
+
+    def signalled(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == call:
+            signal.raise_signal(number)
+        return function(*arguments, **options)
+
+    patch.setattr(place, name, signalled)
 
 
 def eventually(condition: Callable[[], object], limit_s: float = 60.0) -> bool:

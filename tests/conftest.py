@@ -1,11 +1,8 @@
 """Fixtures of all tests: reproducible hypothesis, and every backend for the tiny model, built once."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +18,6 @@ from hypothesis import HealthCheck, settings
 
 import real_models  # noqa: F401  the workers inherit the cache that it makes
 from cli_runner import CliRunner
-from harken.contract import Backend
 from harken.errors import BackendUnavailable, OptionError
 from tiny_models import make_backend
 
@@ -49,7 +45,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 CHOSEN_MARKERS = {"attack": "takes minutes", "nightly": "takes long, and has its like among the others"}
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Skip tests that run only when they are asked for, as with ``pytest -m attack``."""
     chosen = config.getoption("-m")
     for item in items:
@@ -58,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=f"{reason}; pytest -m {marker} runs it"))
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session):
     """Fail on skips whose reason is on no line of the file HARKEN_EXPECTED_SKIPS, where that is set."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     expected = os.environ.get("HARKEN_EXPECTED_SKIPS")
@@ -75,18 +71,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def open_backend(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Backend]:
+def open_backend(tmp_path_factory):
     """Return a function from a name in `tiny_models.BACKENDS` to that backend; it skips where this machine lacks it."""
     graphs = tmp_path_factory.mktemp("graphs")
 
     @cache
-    def build(name: str) -> Backend | OptionError | BackendUnavailable:
+    def build(name):
         try:
             return make_backend(name, graphs)
         except (OptionError, BackendUnavailable) as error:
             return error
 
-    def open_or_skip(name: str) -> Backend:
+    def open_or_skip(name):
         backend = build(name)
         if isinstance(backend, OptionError | BackendUnavailable):
             pytest.skip(str(backend))
@@ -96,13 +92,13 @@ def open_backend(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ba
 
 
 @pytest.fixture(scope="session")
-def reference_backend(open_backend: Callable[[str], Backend]) -> Backend:
+def reference_backend(open_backend):
     """The numpy backend for the tiny model."""
     return open_backend("numpy")
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
+def cli(capsys, monkeypatch, tmp_path):
     """The command line in an empty folder, offline."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a command sets it where no bar is shown

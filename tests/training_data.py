@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import wave
 from pathlib import Path
 
-import numpy as np
-
+from audio_files import wav_bytes
 from harken.checkpoints import Checkpoint, open_checkpoint
 from harken.checkpoints.huggingface import export
 from harken.text.vocabulary import bytes_to_unicode
@@ -26,19 +24,12 @@ def write_model(folder: Path) -> Checkpoint:
     return open_checkpoint(folder)
 
 
-def write_speech(folder: Path, recordings: int) -> Path:
-    """Write recordings of three seconds cut from the example recording, all different."""
+def write_speech(folder: Path) -> Path:
+    """Write six recordings of three seconds cut from the example recording, all different."""
     from harken.audio import load_audio
 
     folder.mkdir()
     samples = (load_audio(EXAMPLE) * 32767).astype("<i2")
-    for i in range(recordings):
-        write_wave(folder / f"{i}.wav", samples[i * RATE : (i + 3) * RATE])
+    for i in range(6):
+        (folder / f"{i}.wav").write_bytes(wav_bytes(samples[i * RATE : (i + 3) * RATE]))
     return folder
-
-
-def write_wave(path: Path, samples: np.ndarray) -> None:
-    """Write samples as a 16 kHz mono WAV file."""
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, RATE, 0, "NONE", ""))
-        file.writeframes(samples.astype("<i2").tobytes())

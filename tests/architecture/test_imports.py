@@ -1,14 +1,11 @@
 """The layers of ARCHITECTURE.md, checked against the imports of the code; packages that report come in by one door."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import permutations
@@ -45,7 +42,7 @@ HEIGHT = {package: -layer for layer, packages in enumerate(LAYERS) for package i
 # Third-party packages: the only modules that may import each, and the extra that installs it if harken does without.
 # NumPy may be imported everywhere. Those that report to their makers come in by one door each, behind what turns the
 # reports off.
-THIRD_PARTY: dict[str, tuple[tuple[str, ...], str | None]] = {
+THIRD_PARTY = {
     "av": (("harken.audio",), None),
     "click": (("harken.cli",), None),
     "filelock": (("harken.batch",), None),
@@ -94,7 +91,7 @@ MAY_USE_CLOCKS_AND_THREADS = (
 HEAVY_PACKAGES = {*THIRD_PARTY, "tokenizers", "safetensors", "websockets", "wyoming"}
 
 
-def module_of(path: Path) -> str:
+def module_of(path):
     parts = path.relative_to(SOURCE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -102,17 +99,17 @@ def module_of(path: Path) -> str:
 MODULES = {module_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
-def package_of(module: str) -> str:
+def package_of(module):
     return module.split(".")[1] if "." in module else "__init__"
 
 
-def imports(module: str) -> tuple[str, ...]:
+def imports(module):
     """Return everything that a module imports anywhere in it, modules of harken by their full names."""
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     return tuple(name for node in ast.walk(tree) for name in imported_names(node))
 
 
-def imported_names(node: ast.AST) -> Iterator[str]:
+def imported_names(node):
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -123,21 +120,21 @@ def imported_names(node: ast.AST) -> Iterator[str]:
 
 
 @cache
-def edges() -> list[tuple[str, str]]:
+def edges():
     """Return each module of harken with each that it imports."""
     return [(module, imported) for module in MODULES for imported in imports(module)]
 
 
-def inside(module: str, *packages: str) -> bool:
+def inside(module, *packages):
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-def test_every_package_has_a_layer() -> None:
+def test_every_package_has_a_layer():
     assert {package_of(module) for module in MODULES} == set(HEIGHT)
     assert len(MODULES) > 100, SOURCE
 
 
-def test_packages_import_only_lower_layers() -> None:
+def test_packages_import_only_lower_layers():
     between = (
         (module, imported)
         for module, imported in edges()
@@ -146,12 +143,12 @@ def test_packages_import_only_lower_layers() -> None:
     assert [edge for edge in between if HEIGHT[package_of(edge[1])] >= HEIGHT[package_of(edge[0])]] == []
 
 
-def test_backends_are_imported_by_the_factory_the_speakers_and_the_cli_only() -> None:
+def test_backends_are_imported_by_the_factory_the_speakers_and_the_cli_only():
     importing = {package_of(module) for module, imported in edges() if inside(imported, "harken.backends")}
     assert importing <= {"backend_factory", "cli", "backends", "speakers"}
 
 
-def test_backends_do_not_import_each_other() -> None:
+def test_backends_do_not_import_each_other():
     pairs = [*permutations((f"harken.backends.{name}" for name in ("native", "numpy", "onnx", "torch")), 2)]
     assert [
         (module, imported)
@@ -160,8 +157,8 @@ def test_backends_do_not_import_each_other() -> None:
     ] == []
 
 
-def test_imports_have_no_cycle() -> None:
-    graph: dict[str, set[str]] = {}
+def test_imports_have_no_cycle():
+    graph = {}
     for module, imported in edges():
         if imported in MODULES and imported != module:
             graph.setdefault(module, set()).add(imported)
@@ -171,7 +168,7 @@ def test_imports_have_no_cycle() -> None:
         pytest.fail(f"import cycle: {' <- '.join(error.args[1])}")
 
 
-def test_third_party_packages_are_imported_only_by_their_modules() -> None:
+def test_third_party_packages_are_imported_only_by_their_modules():
     own = {"harken", "numpy", *sys.stdlib_module_names}
     packages = ((module, imported.split(".")[0]) for module, imported in edges())
     assert [
@@ -181,7 +178,7 @@ def test_third_party_packages_are_imported_only_by_their_modules() -> None:
     ] == []
 
 
-def test_dependencies_are_the_imported_packages() -> None:
+def test_dependencies_are_the_imported_packages():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert {imported.split(".")[0] for _, imported in edges()} >= THIRD_PARTY.keys()
     always = {package for package, (_, extra) in THIRD_PARTY.items() if extra is None}
@@ -191,19 +188,19 @@ def test_dependencies_are_the_imported_packages() -> None:
             assert package.replace("_", "-") in requirement_names(project["optional-dependencies"][extra])
 
 
-def requirement_names(lines: Iterable[str]) -> set[str]:
+def requirement_names(lines):
     """Return the names of the packages in a list of requirements."""
     return {re.split(r"[^\w-]", line)[0] for line in lines}
 
 
-def test_core_imports_no_clock_and_no_thread() -> None:
+def test_core_imports_no_clock_and_no_thread():
     core = (
         (module, imported) for module, imported in edges() if not inside(module, *MAY_USE_CLOCKS_AND_THREADS)
     )
     assert [edge for edge in core if edge[1].split(".")[0] in CLOCKS_AND_THREADS] == []
 
 
-def run_python(code: str, **environment: str) -> str:
+def run_python(code, **environment):
     """Return what a fresh interpreter prints that runs some code."""
     kept = {name: value for name, value in os.environ.items() if name not in ("CI", "ORT_DISABLE_TELEMETRY")}
     command = [sys.executable, "-c", code]
@@ -213,12 +210,12 @@ def run_python(code: str, **environment: str) -> str:
     return done.stdout
 
 
-def loaded_after(code: str) -> set[str]:
+def loaded_after(code):
     """Return the top-level modules that a fresh interpreter has loaded after running some code."""
     return {*run_python(f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}})").split()}
 
 
-def test_import_harken_loads_no_heavy_package() -> None:
+def test_import_harken_loads_no_heavy_package():
     loaded = loaded_after("import harken")
     assert "harken" in loaded
     assert loaded.isdisjoint(HEAVY_PACKAGES)
@@ -228,9 +225,7 @@ def test_import_harken_loads_no_heavy_package() -> None:
     ("name", "unused"),
     [("onnx-int8", {"onnx", "torch"}), ("native-int8", {"onnx", "onnxruntime", "openvino", "torch"})],
 )
-def test_start_with_stored_weights_imports_no_more_than_it_needs(
-    name: str, unused: set[str], tmp_path: Path
-) -> None:
+def test_start_with_stored_weights_imports_no_more_than_it_needs(name, unused, tmp_path):
     try:
         make_backend(name, tmp_path)
     except BackendUnavailable as error:
@@ -244,7 +239,7 @@ def test_start_with_stored_weights_imports_no_more_than_it_needs(
     assert loaded.isdisjoint(unused)
 
 
-def test_reports_are_off_before_a_runtime_is_imported_and_what_the_user_has_set_is_left_alone() -> None:
+def test_reports_are_off_before_a_runtime_is_imported_and_what_the_user_has_set_is_left_alone():
     code = (
         "import os, sys\n"
         "from harken.backends.onnx import runtimes\n"
@@ -266,7 +261,7 @@ def test_reports_are_off_before_a_runtime_is_imported_and_what_the_user_has_set_
     assert run_python(code, ORT_DISABLE_TELEMETRY="0") == "onnxruntime 0 free\nopenvino 0 None\n"
 
 
-def test_openvino_sends_nothing_and_the_users_own_code_still_can(tmp_path: Path) -> None:
+def test_openvino_sends_nothing_and_the_users_own_code_still_can(tmp_path):
     pytest.importorskip("openvino")
     code = (
         "import sys, types\n"
@@ -283,7 +278,7 @@ def test_openvino_sends_nothing_and_the_users_own_code_still_can(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_workflow_of_a_forge_runs_tests_that_exist() -> None:
+def test_the_workflow_of_a_forge_runs_tests_that_exist():
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     paths = re.findall(r"\b(?:tests|examples|packages)/[\w./-]+", workflow)
     assert "tests/contract" in paths

@@ -3,22 +3,17 @@
 `tests/checkpoints/test_checkpoint_damage.py` has random damage.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
 import zipfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import checkpoint_files as files
-from cli_runner import CliRunner, Outcome
 from fakes.backends import WINDOW_POSITIONS, window_text
 from processes import error_faults, is_control
 from tiny_models import DIMS, make_weights
@@ -31,10 +26,10 @@ WEIGHTS = {name: values.astype(np.float16) for name, values in make_weights().it
 class Executes:
     """An object whose pickle makes the marker when it is loaded."""
 
-    def __init__(self, how: Callable[..., Any], *arguments: Any) -> None:
+    def __init__(self, how, *arguments):
         self._call = how, arguments
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self):
         return self._call
 
 
@@ -44,7 +39,7 @@ PAYLOADS = {
 }
 
 
-def pickled(payload: str, protocol: int, *, zipped: bool) -> Path:
+def pickled(payload, protocol, *, zipped):
     path, data = Path("model.pt"), pickle.dumps(PAYLOADS[payload], protocol)
     if not zipped:
         path.write_bytes(data)
@@ -55,7 +50,7 @@ def pickled(payload: str, protocol: int, *, zipped: bool) -> Path:
     return path
 
 
-def zip_bomb() -> Path:
+def zip_bomb():
     path = Path("model.pt")
     with (
         zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
@@ -66,13 +61,13 @@ def zip_bomb() -> Path:
     return path
 
 
-def good_model(folder: str = "model") -> Path:
+def good_model(folder="model"):
     if not Path(folder).exists():
         write_model(Path(folder))
     return Path(folder)
 
 
-def onnx_data_outside() -> Path:
+def onnx_data_outside():
     import onnx
 
     model = files.write_onnx(Path("model"), DIMS, WEIGHTS, external=True)
@@ -83,7 +78,7 @@ def onnx_data_outside() -> Path:
     return model
 
 
-def xml_bomb() -> Path:
+def xml_bomb():
     model = files.write_openvino(Path("model"), DIMS, WEIGHTS)
     entities = "".join(f'<!ENTITY a{i + 1} "{f"&a{i};" * 10}">' for i in range(12))
     text = f'<?xml version="1.0"?><!DOCTYPE net [<!ENTITY a0 "a">{entities}]><net name="m">&a12;</net>'
@@ -91,32 +86,32 @@ def xml_bomb() -> Path:
     return model
 
 
-def with_escapes_in_names() -> Path:
+def with_escapes_in_names():
     """Names of tensors come into messages."""
     (weights,) = good_model().glob("*.safetensors")
     files.write_safetensors(weights, {"\x1b]0;title\x07\x9b\0": np.zeros(3, np.float32)})
     return Path("model")
 
 
-def with_escapes_in_configuration() -> Path:
+def with_escapes_in_configuration():
     configuration = {"model_type": "\x1b[2J\nharken: all is well\n"}
     (good_model() / "config.json").write_text(json.dumps(configuration))
     return Path("model")
 
 
-def huge(name: str) -> Path:
+def huge(name):
     with open(good_model() / name, "wb") as file:
         file.truncate(1 << 31)
     return Path("model")
 
 
-def empty_weights() -> Path:
+def empty_weights():
     model = files.write_huggingface(Path("model"), DIMS, WEIGHTS, shards=2)
     next(model.glob("*-00002-*")).write_bytes(b"")
     return model
 
 
-def pipe(name: str) -> Path:
+def pipe(name):
     """Reading it would wait for a writer for ever."""
     model = good_model()
     (model / name).unlink(missing_ok=True)
@@ -127,7 +122,7 @@ def pipe(name: str) -> Path:
     return model
 
 
-HOSTILE: dict[str, Callable[[], Path]] = {
+HOSTILE = {
     "zip bomb": zip_bomb,
     "data of ONNX outside of its folder": onnx_data_outside,
     "XML bomb": xml_bomb,
@@ -149,12 +144,12 @@ HOSTILE: dict[str, Callable[[], Path]] = {
 }
 
 
-def transcribe(cli: CliRunner, *options: object) -> Outcome:
+def transcribe(cli, *options):
     return cli.run("transcribe", "talk.wav", "--backend", "numpy", "--no-vad", "--temperatures", "0", *options)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_checkpoint_is_refused_in_one_line_and_runs_nothing(cli: CliRunner, name: str) -> None:
+def test_hostile_checkpoint_is_refused_in_one_line_and_runs_nothing(cli, name):
     model = HOSTILE[name]()
     for outcome in (
         transcribe(cli, "-m", model),
@@ -166,14 +161,14 @@ def test_hostile_checkpoint_is_refused_in_one_line_and_runs_nothing(cli: CliRunn
         assert not Path(MARKER).exists()
 
 
-def test_good_model_passes(cli: CliRunner) -> None:
+def test_good_model_passes(cli):
     """The models above are refused for their faults."""
     assert cli.run("models", "check", good_model()).code == 0
     outcome = transcribe(cli, "-m", good_model())
     assert (outcome.code, outcome.err) == (0, "")
 
 
-def test_hostile_vocabulary_steers_no_terminal_and_no_file(cli: CliRunner) -> None:
+def test_hostile_vocabulary_steers_no_terminal_and_no_file(cli):
     cli.use_texts(window_text(0, "a\x1b]0;title\x07b\x9b31mc\0d\x7f", WINDOW_POSITIONS))
     screen = cli.run("transcribe", "talk.wav", "--suppress-tokens", "")
     assert cli.run("transcribe", "talk.wav", "-f", "all", "--suppress-tokens", "").code == 0

@@ -4,8 +4,6 @@ Everything runs in this process, in a folder of its own, over a model of known t
 heard, and a connection is a fault. ``HARKEN_LINES=10000 pytest tests/attack/test_command_lines.py`` tries ten thousand.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -15,12 +13,10 @@ import shutil
 import signal
 import sys
 import types
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -28,9 +24,9 @@ import pytest
 
 from audio_files import AUDIO_FORMATS
 from checkpoint_files import TINY, random_weights, write_openai
-from cli_runner import CliRunner, Outcome
+from cli_runner import Outcome
 from fakes.backends import WINDOW_POSITIONS, TranscriptBackend, window_text
-from fakes.live_sessions import FakeLiveSession
+from fakes.live_sessions import TalkingSession
 from fakes.portaudio import PortAudio
 from harken.api import Recognizer
 from harken.backend_factory import AUTO, NGRAM, BackendFactory
@@ -75,9 +71,9 @@ PATHS = [
 class Generator:
     """A maker of command lines over files of these names; the same number makes the same line."""
 
-    def __init__(self, files: Sequence[str]) -> None:
+    def __init__(self, files):
         self.files = files
-        self.commands: list[tuple[tuple[str, ...], click.Command]] = [((), harken)]
+        self.commands = [((), harken)]
         for name in COMMANDS.keys() - {"serve"}:  # which would open a port and wait
             command = harken.get_command(click.Context(harken), name)
             members = getattr(command, "commands", {}).values()
@@ -85,7 +81,7 @@ class Generator:
         self.commands.sort(key=lambda pair: pair[0])
         self.weights = [WEIGHTS.get(path[0] if path else "", 1) for path, _ in self.commands]
 
-    def line(self, number: int) -> list[str]:
+    def line(self, number):
         rng = random.Random(f"{SEED} {number}")
         path, command = rng.choices(self.commands, self.weights)[0]
         options = [param for param in command.params if isinstance(param, click.Option)]
@@ -107,17 +103,17 @@ class Generator:
             line.pop()  # often the value of an option
         return [word.replace("\0", "") for word in line]
 
-    def _argument(self, rng: random.Random, argument: click.Argument) -> str:
+    def _argument(self, rng, argument):
         return rng.choice(MODELS) if argument.name == "model" and rng.random() < 0.6 else self._file(rng)
 
-    def _option(self, rng: random.Random, option: click.Option) -> list[str]:
+    def _option(self, rng, option):
         name = rng.choice([*option.opts, *option.secondary_opts])
         if option.is_flag:
             return [name] if rng.random() < 0.97 else [f"{name}={rng.choice(TEXTS)}"]
         value = self._value(rng, option)
         return [f"{name}={value}"] if name.startswith("--") and rng.random() < 0.3 else [name, value]
 
-    def _value(self, rng: random.Random, option: click.Option) -> str:
+    def _value(self, rng, option):
         chance = rng.random()
         if chance < 0.45:
             return self._sensible_value(rng, option)
@@ -126,7 +122,7 @@ class Generator:
         is_number = any(word in option.type.name.lower() for word in ("int", "float"))
         return rng.choice(NUMBERS if is_number and chance < 0.9 else TEXTS)
 
-    def _sensible_value(self, rng: random.Random, option: click.Option) -> str:
+    def _sensible_value(self, rng, option):
         """Return a value that is probably allowed, or at the edge of what is."""
         kind, named = option.type, option.type.name.lower()
         if isinstance(kind, click.Choice):
@@ -145,14 +141,14 @@ class Generator:
         usual = option.default.split(",") if isinstance(option.default, str) else []
         return rng.choice([*usual, "en", "srt", "txt", "tiny.en", "hello"])
 
-    def _file(self, rng: random.Random) -> str:
+    def _file(self, rng):
         chance = rng.random()
         if chance < 0.45:
             return rng.choice(["good.wav", "good.flac", "other.wav", "manifest.jsonl"])
         return rng.choice(self.files) if chance < 0.75 else rng.choice(PATHS)
 
 
-def misspell(rng: random.Random, word: str) -> str:
+def misspell(rng, word):
     """Drop, double or change a letter."""
     at = rng.randrange(len(word) or 1)
     return word[:at] + rng.choice(["", word[at : at + 1] * 2, "x", "=", "_"]) + word[at + 1 :]
@@ -161,7 +157,7 @@ def misspell(rng: random.Random, word: str) -> str:
 class Sandbox:
     """A folder of recordings, manifests and rubbish; commands run three levels below `root`, so ``..`` stays inside."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root, self.home = root / "a", root / "a" / "b" / "c"
         self.home.mkdir(parents=True)
         make_files(self.home)
@@ -169,7 +165,7 @@ class Sandbox:
         self._folders = {path for path in self.root.rglob("*") if path.is_dir()}
         self.names = [name.removeprefix("b/c/") for name in self._content] + ["tap", "folder", "model"]
 
-    def changes(self, line: Sequence[str], *, failed: bool) -> Iterator[str]:
+    def changes(self, line, *, failed):
         """Yield forbidden changes of files, and undo all; what failed may leave its results so far."""
         now = files_of(self.root)
         for name in now.keys() - self._content.keys():
@@ -187,7 +183,7 @@ class Sandbox:
             (self.root / name).write_bytes(self._content[name])
 
 
-def is_output(name: str, line: Sequence[str]) -> bool:
+def is_output(name, line):
     """Return whether the user named a file as an output, and as nothing else."""
     mentions = [at for at, word in enumerate(line) if os.path.normpath(word.split("=")[-1]) == name]
     if len(mentions) != 1:
@@ -199,7 +195,7 @@ def is_output(name: str, line: Sequence[str]) -> bool:
     return ("=" in line[at] or line[at - 1].startswith("-")) and not read_by_manifest
 
 
-def make_files(home: Path) -> None:
+def make_files(home):
     sound = np.concatenate([speech(0.3, 0.9), np.zeros(1_600)])
     AUDIO_FORMATS["flac"].write(home / "good", samples=sound)
     AUDIO_FORMATS["wav s16"].write(home / "other", samples=sound[::-1])
@@ -232,7 +228,7 @@ def make_files(home: Path) -> None:
         os.symlink("loop", home / "loop")
 
 
-def faults_of(line: Sequence[str], outcome: Outcome) -> list[str]:
+def faults_of(line, outcome):
     """Return what is wrong with the end of a command line."""
     typed = " ".join(line).lower()
     if outcome.code == -1:
@@ -251,7 +247,7 @@ def faults_of(line: Sequence[str], outcome: Outcome) -> list[str]:
     return [f"{fault}: {outcome.err.strip()[-200:]}" for fault in faults]
 
 
-def fake_load(model: str = "tiny.en", **given: Any) -> Recognizer:
+def fake_load(model="tiny.en", **given):
     """Check what `harken.load` checks, and return a model of known texts."""
     assistant, adapter = given.pop("assistant", None), given.pop("adapter", None)
     revision, download = given.pop("revision", None), given.pop("download", True)
@@ -268,10 +264,10 @@ def fake_load(model: str = "tiny.en", **given: Any) -> Recognizer:
     return Recognizer(TranscriptBackend(text), TOKENIZER, model)
 
 
-def fake_training(name: str) -> types.ModuleType:
+def fake_training(name):
     """Return a module of training that takes the task, learns nothing, and says how well."""
 
-    def train(task: Any, *given: Any) -> bool:
+    def train(task, *given):
         from harken.training.objective import Acceptance
         from harken.training.run_directory import EvalPoint
 
@@ -290,14 +286,14 @@ class Hang(BaseException):
 
 
 @contextmanager
-def limited_memory_and_time() -> Iterator[None]:
+def limited_memory_and_time():
     """Bound what the block takes, and raise `Hang` after some seconds, where the platform can."""
     if sys.platform != "linux":
         yield
         return
     import resource
 
-    def stop(*_: object) -> None:
+    def stop(*_):
         signal.setitimer(signal.ITIMER_REAL, 0.5)  # again, if it is swallowed
         raise Hang
 
@@ -315,23 +311,23 @@ def limited_memory_and_time() -> Iterator[None]:
 
 
 @pytest.fixture
-def sandbox(tmp_path: Path) -> Sandbox:
+def sandbox(tmp_path):
     return Sandbox(tmp_path / "root")
 
 
 @pytest.fixture
-def connections(cli: CliRunner, sandbox: Sandbox, tmp_path: Path) -> list[object]:
+def connections(cli, sandbox, tmp_path):
     """The addresses asked for; model, microphone, hub and network are replaced."""
     from huggingface_hub import errors
 
-    def not_here(*given: Any, **more: Any) -> None:
+    def not_here(*given, **more):
         raise errors.LocalEntryNotFoundError("the hub is not asked")
 
-    def refuse(*address: Any, **more: Any) -> None:
+    def refuse(*address, **more):
         asked.append(address)
         raise OSError("no network")
 
-    asked: list[object] = []
+    asked = []
     patch = cli.monkeypatch
     patch.chdir(sandbox.home)
     # The runtimes, which doctor imports, report nothing under CI.
@@ -342,7 +338,7 @@ def connections(cli: CliRunner, sandbox: Sandbox, tmp_path: Path) -> list[object
     for slow in ("torch", "onnxruntime", "openvino"):  # an import that is cut short cannot be repeated
         with suppress(ImportError):
             import_module(slow)
-    patch.setattr(Recognizer, "stream", lambda *given, **more: FakeLiveSession(), raising=False)
+    patch.setattr(Recognizer, "stream", lambda *given, **more: TalkingSession(), raising=False)
     patch.setattr("huggingface_hub.snapshot_download", not_here)
     for name in ("getaddrinfo", "create_connection", "socket.connect"):
         patch.setattr(f"socket.{name}", refuse)
@@ -354,9 +350,7 @@ def connections(cli: CliRunner, sandbox: Sandbox, tmp_path: Path) -> list[object
 
 
 @pytest.mark.timeout(120 + LINES)
-def test_nonsense_ends_in_a_result_or_in_one_line(
-    cli: CliRunner, sandbox: Sandbox, connections: list[object]
-) -> None:
+def test_nonsense_ends_in_a_result_or_in_one_line(cli, sandbox, connections):
     generator, faults = Generator(sandbox.names), []
     for number in range(LINES):
         line = generator.line(number)

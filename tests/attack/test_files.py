@@ -1,7 +1,5 @@
 """Damaged and lying recordings, and odd names, in batches between good ones: the good ones are always transcribed."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 
 from audio_files import AUDIO_FORMATS
-from cli_runner import CliRunner, Outcome
 from fakes.backends import WINDOW_POSITIONS, window_text
 from processes import error_faults, is_control
 
@@ -21,14 +18,14 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows does not all
 
 
 @pytest.fixture
-def cli(cli: CliRunner) -> CliRunner:
+def cli(cli):
     cli.use_texts(window_text(0, "Dogs", WINDOW_POSITIONS))
     for name in ("first", "last"):
         AUDIO_FORMATS["wav s16"].write(Path(name), 1.0)
     return cli
 
 
-def batch(cli: CliRunner, *names: object, formats: str = "srt") -> Outcome:
+def batch(cli, *names, formats="srt"):
     """Transcribe files between two good ones, of which the transcripts must be there; options end where ``--`` is."""
     for path in Path().glob("*.srt"):
         path.unlink()
@@ -41,7 +38,7 @@ def batch(cli: CliRunner, *names: object, formats: str = "srt") -> Outcome:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_cut_recording_never_passes_as_whole(cli: CliRunner, kind: str) -> None:
+def test_cut_recording_never_passes_as_whole(cli, kind):
     # A tenth is more than the second that may be missing.
     whole = AUDIO_FORMATS[kind].write(Path("whole"), 12.0)
     content = whole.read_bytes()
@@ -59,7 +56,7 @@ def test_cut_recording_never_passes_as_whole(cli: CliRunner, kind: str) -> None:
     assert "whole" not in outcome.err.replace("is not whole", "")
 
 
-def test_content_decides_and_not_the_ending(cli: CliRunner) -> None:
+def test_content_decides_and_not_the_ending(cli):
     names = [f"talk{ending[1:]}{ending}" for ending in (".mp3", ".txt", ".jpg", ".m3u8", ".mp4", ".ogg", "")]
     for name in names:
         Path(name).write_bytes(Path("first.wav").read_bytes())
@@ -67,7 +64,7 @@ def test_content_decides_and_not_the_ending(cli: CliRunner) -> None:
     assert all("Dogs" in Path(name).with_suffix(".srt").read_text() for name in names)
 
 
-def test_rubbish_is_named_and_the_count_is_right(cli: CliRunner) -> None:
+def test_rubbish_is_named_and_the_count_is_right(cli):
     rubbish = {
         "empty.wav": b"",
         "text.wav": b"Dear diary,\n" * 99,
@@ -99,7 +96,7 @@ NAMES = [
 
 
 @posix
-def test_odd_names_are_names(cli: CliRunner) -> None:
+def test_odd_names_are_names(cli):
     """All together; control characters of a name never reach the terminal."""
     written = []
     for name in NAMES:
@@ -118,7 +115,7 @@ def test_odd_names_are_names(cli: CliRunner) -> None:
 
 
 @posix
-def test_names_too_long_for_the_disk_fail_alone(cli: CliRunner) -> None:
+def test_names_too_long_for_the_disk_fail_alone(cli):
     longest = "y" * 251 + ".wav"  # its transcript fits, as .srt is as long; words.tsv does not
     Path(longest).write_bytes(Path("first.wav").read_bytes())
     assert batch(cli, longest).code == 0

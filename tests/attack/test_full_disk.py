@@ -4,15 +4,12 @@ A limit of the size of each file stands in for the disk: a write fails midway, w
 Recordings on full disks are in tests/cli/test_cli_listen.py.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
 import pytest
 
 from audio_files import AUDIO_FORMATS
-from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, window_text
 from processes import ended, error_faults, no_file_above, run, speech, started
 from real_models import CACHE, model_path
@@ -36,7 +33,7 @@ LINES = (
 
 
 @pytest.fixture
-def spoken(tmp_path: Path) -> Path:
+def spoken(tmp_path):
     """A short recording of speech, for the embedded model."""
     model_path("tiny.en")
     return AUDIO_FORMATS["wav s16"].write(tmp_path / "spoken", samples=speech(7.5, 3.5))
@@ -44,9 +41,7 @@ def spoken(tmp_path: Path) -> Path:
 
 @pytest.mark.real
 @pytest.mark.parametrize("megabytes", [20, pytest.param(1, marks=attack)])
-def test_text_is_right_where_the_files_of_the_cache_cannot_grow(
-    spoken: Path, tmp_path: Path, megabytes: int
-) -> None:
+def test_text_is_right_where_the_files_of_the_cache_cannot_grow(spoken, tmp_path, megabytes):
     with no_file_above(megabytes << 20):  # which a process inherits
         outcome = run(["transcribe", spoken], tmp_path, tmp_path / "cache")
     assert not error_faults(outcome)
@@ -70,7 +65,7 @@ APPENDED = {"talk.resume.jsonl", "h.jsonl"}
         "plot talk.wav -o out/talk.html",
     ],
 )
-def test_output_that_cannot_grow_is_refused_and_existing_files_stay(cli: CliRunner, line: str) -> None:
+def test_output_that_cannot_grow_is_refused_and_existing_files_stay(cli, line):
     cli.use_texts(window_text(0, "Dogs", WINDOW_POSITIONS))
     Path("manifest.jsonl").write_text('{"audio": "talk.wav", "text": "Dogs"}\n')
     out = Path("out")
@@ -91,9 +86,7 @@ def test_output_that_cannot_grow_is_refused_and_existing_files_stay(cli: CliRunn
     "line",
     ["--help", *(pytest.param(line, marks=attack) for line in LINES)],
 )
-def test_standard_output_that_takes_nothing_is_an_error_of_writing(
-    tmp_path: Path, spoken: Path, line: str
-) -> None:
+def test_standard_output_that_takes_nothing_is_an_error_of_writing(tmp_path, spoken, line):
     with FULL.open("wb") as full, started(line.split(), tmp_path, CACHE, stdout=full) as process:
         outcome = ended(process)
     assert (outcome.code, error_faults(outcome)) == (5, [])
@@ -102,7 +95,7 @@ def test_standard_output_that_takes_nothing_is_an_error_of_writing(
 
 @needs_dev_full
 @pytest.mark.real
-def test_standard_error_that_takes_nothing_does_not_lose_the_text(tmp_path: Path, spoken: Path) -> None:
+def test_standard_error_that_takes_nothing_does_not_lose_the_text(tmp_path, spoken):
     with FULL.open("wb") as full:
         outcome = run(["transcribe", "-v", "-"], tmp_path, CACHE, stdin=spoken.read_bytes(), stderr=full)
     assert outcome.code == 0

@@ -4,8 +4,6 @@
 process is at that time, so a seed repeats it only in the statistical sense.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -15,9 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
 from zlib import crc32
 
 import numpy as np
@@ -43,19 +39,19 @@ KEPT = (".resume.jsonl", ".srt.partial", ".json.partial", ".txt.partial")
 class Killer:
     """Runs a command, kills it at a random time, and checks how it ended."""
 
-    def __init__(self, arguments: list[object], folder: Path, cache: Path) -> None:
+    def __init__(self, arguments, folder, cache):
         self.arguments, self.folder, self.cache = arguments, folder, cache
         self.rng = random.Random(7)
         began = time.monotonic()
         self.run_whole()
         self.longest_s = time.monotonic() - began
 
-    def run_whole(self) -> None:
+    def run_whole(self):
         ended = run(self.arguments, self.folder, self.cache)
         assert ended.code == 0, ended.err
         assert "Traceback" not in ended.err
 
-    def kill(self, feed: Callable[[subprocess.Popen[bytes]], None] | None = None) -> signal.Signals | None:
+    def kill(self, feed=None):
         """Return the signal, or None if the process ended before."""
         number = self.rng.choice([HARD, *GENTLE])
         stdin = subprocess.PIPE if feed else subprocess.DEVNULL
@@ -81,7 +77,7 @@ class Killer:
         return number
 
 
-def cache_faults(cache: Path, *, leftovers: bool) -> list[str]:
+def cache_faults(cache, *, leftovers):
     """Return the entries of a cache that are not whole, and with `leftovers` those of processes that were killed."""
     faults = []
     for entry in sorted((cache / "graphs").glob("*")):
@@ -96,12 +92,12 @@ def cache_faults(cache: Path, *, leftovers: bool) -> list[str]:
     return faults
 
 
-def remove(folder: Path, names: Iterable[str]) -> None:
+def remove(folder, names):
     for name in names:
         (folder / name).unlink()
 
 
-def test_killed_transcription_goes_on_and_loses_nothing(tmp_path: Path) -> None:
+def test_killed_transcription_goes_on_and_loses_nothing(tmp_path):
     work, cache = tmp_path / "work", tmp_path / "cache"
     work.mkdir()
     for name, kind, start_s in (("one", "wav s16", 0.0), ("two", "flac", 3.0)):
@@ -130,12 +126,12 @@ def test_killed_transcription_goes_on_and_loses_nothing(tmp_path: Path) -> None:
 @posix
 @pytest.mark.real
 @pytest.mark.attack
-def test_sound_of_a_killed_live_session_is_on_the_disk(tmp_path: Path) -> None:
+def test_sound_of_a_killed_live_session_is_on_the_disk(tmp_path):
     model_path("tiny.en")
     sound = np.rint(np.clip(speech(0, 11), -1, 0.999) * 32768).astype("<i2").tobytes()
-    times: list[float] = []
+    times = []
 
-    def feed(process: subprocess.Popen[bytes]) -> None:
+    def feed(process):
         """Write the sound in real time, as a microphone would, until nobody reads it."""
         size, began = round(BLOCK_S * BYTES_A_SECOND), time.monotonic()
         with suppress(OSError, ValueError):  # nobody reads it, or it is closed
@@ -165,10 +161,10 @@ def test_sound_of_a_killed_live_session_is_on_the_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack
-def test_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+def test_killed_training_goes_on_to_the_same_weights(tmp_path):
     pytest.importorskip("torch")
     write_model(tmp_path / "model")
-    write_speech(tmp_path / "speech", recordings=6)
+    write_speech(tmp_path / "speech")
     lines = [f'{{"audio": "{i}.wav", "text": "ask not {i}", "language": "en"}}\n' for i in range(6)]
     (tmp_path / "speech" / "manifest.jsonl").write_text("".join(lines))
     inputs = files_of(tmp_path)
@@ -188,5 +184,5 @@ def test_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     assert not [*(tmp_path / "out").rglob(".harken-*")]
 
 
-def weights(folder: Path) -> dict[str, bytes]:
+def weights(folder):
     return {name: content for name, content in files_of(folder).items() if name.endswith(".safetensors")}

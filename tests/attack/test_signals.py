@@ -1,9 +1,6 @@
 """A signal ends a command soon, at whatever it is: with its exit code, one line, and the results so far."""
 
-from __future__ import annotations
-
 import signal
-import subprocess
 import sys
 from dataclasses import dataclass
 from itertools import cycle
@@ -44,7 +41,7 @@ class Case:
     number: signal.Signals
     times: int = 1
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.arguments[0]} {self.point} {self.number.name} x{self.times}"
 
 
@@ -62,7 +59,7 @@ OTHERS = [
 
 
 @pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recordings(tmp_path_factory):
     """A folder with a long recording, a manifest, and a film of which one second is heard and 90 MB are embedded."""
     harken.load(model_path("tiny.en"), cache=CACHE / "graphs")  # which its commands find there
     folder = tmp_path_factory.mktemp("signals")
@@ -78,9 +75,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [*QUICK, *(pytest.param(case, marks=pytest.mark.attack) for case in OTHERS)],
     ids=str,
 )
-def test_signal_ends_the_command_in_one_line_and_keeps_what_was_done(
-    recordings: Path, tmp_path: Path, case: Case
-) -> None:
+def test_signal_ends_the_command_in_one_line_and_keeps_what_was_done(recordings, tmp_path, case):
     cache = tmp_path / "cache" if case.point == "cache begun" else CACHE
     before = {*recordings.iterdir()}
     with started(case.arguments, recordings, cache) as process:
@@ -107,7 +102,7 @@ def test_signal_ends_the_command_in_one_line_and_keeps_what_was_done(
         assert {"film.srt", "film.srt.partial"} & {*left}
 
 
-def is_at(point: str, folder: Path, cache: Path, process: subprocess.Popen[bytes]) -> bool:
+def is_at(point, folder, cache, process):
     """Return whether a process is at a point that can be seen from outside."""
     match point:
         case "handlers set":

@@ -1,13 +1,10 @@
 """Recordings of all kinds of files and sources, and the resampler of live streams."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct
 import subprocess
 import sys
-import wave
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +12,7 @@ import av
 import numpy as np
 import pytest
 
-from audio_files import AUDIO_FORMATS, TONE_HZ, AudioFormat, Pipe, tone
+from audio_files import AUDIO_FORMATS, TONE_HZ, AudioFormat, Pipe, tone, wav_bytes
 from harken.audio import audio_duration, load_audio, stream_audio, stream_channels
 from harken.audio.io import Resampler
 from harken.errors import AudioError
@@ -26,20 +23,11 @@ LOSSY = ("mp3", "ogg", "m4a", "mp4", "mkv")
 INDEX_BEHIND = ("m4a", "mp4 video")
 
 
-def level_at(samples: np.ndarray, at_s: float) -> float:
+def level_at(samples, at_s):
     """Return the amplitude of the tone in the 0.2 s around `at_s`."""
     around = samples[round((at_s - 0.1) * SAMPLE_RATE) : round((at_s + 0.1) * SAMPLE_RATE)]
     turns = np.exp(-2j * np.pi * TONE_HZ * np.arange(len(around)) / SAMPLE_RATE)
     return 2 * abs(np.mean(around * turns))
-
-
-def wav(pcm: np.ndarray) -> bytes:
-    """Return a file of samples of shape (samples, channels), which the header does not name."""
-    content = io.BytesIO()
-    with wave.open(content, "wb") as file:
-        file.setparams((pcm.shape[1], pcm.itemsize, SAMPLE_RATE, len(pcm), "NONE", None))
-        file.writeframes(pcm.tobytes())
-    return content.getvalue()
 
 
 @pytest.mark.parametrize("name", AUDIO_FORMATS)
@@ -81,10 +69,10 @@ def test_every_channel_is_heard_in_the_mix(tmp_path, n_channels):
     for channel in {0, 3 % n_channels, n_channels - 1}:  # the fourth of six would be the bass of surround sound
         pcm = np.zeros((32_000, n_channels), np.int16)
         pcm[:, channel] = tone(2.0) * 32767
-        samples = load_audio(io.BytesIO(wav(pcm)))
+        samples = load_audio(io.BytesIO(wav_bytes(pcm)))
         assert level_at(samples, 1.5) == pytest.approx(0.375 / n_channels, rel=0.01)
     path = tmp_path / "many.wav"
-    path.write_bytes(wav(np.zeros((100, 17), np.int16)))
+    path.write_bytes(wav_bytes(np.zeros((100, 17), np.int16)))
     for many in (path, io.BytesIO(path.read_bytes())):
         with pytest.raises(AudioError, match="has 17 channels; allowed apart are 1 to 16"):
             stream_channels(many)
@@ -102,7 +90,7 @@ def test_channels_that_cancel_each_other_are_heard(dtype):
     inverse = np.concatenate([loud[:32_000], -0.9 * loud[32_000:]])  # from the second second on
     pcm = np.stack([loud, inverse], axis=1) + (128 if dtype == np.uint8 else 0)
     for block_samples in (1_600, 480_000):
-        blocks = stream_audio(io.BytesIO(wav(pcm.astype(dtype))), block_samples=block_samples)
+        blocks = stream_audio(io.BytesIO(wav_bytes(pcm.astype(dtype))), block_samples=block_samples)
         samples = np.concatenate([*blocks])
         for at_s in (1.0, 3.0, 3.5):
             assert level_at(samples, at_s) == pytest.approx(0.9 * 0.125 * at_s, rel=0.03)
@@ -208,12 +196,12 @@ def test_damaged_packets_in_the_middle_are_skipped(tmp_path):
 class LongWav:
     """A wav in a pipe whose samples are generated while it is read."""
 
-    def __init__(self, seconds: int) -> None:
-        header = bytearray(wav(np.zeros((0, 1), np.int16)))
+    def __init__(self, seconds):
+        header = bytearray(wav_bytes(np.zeros(0, np.int16)))
         header[4:8], header[40:44] = (struct.pack("<I", n + 32_000 * seconds) for n in (36, 0))
         self.header, self.n_left = bytes(header), 32_000 * seconds
 
-    def read(self, size: int) -> bytes:
+    def read(self, size):
         if self.header:
             header, self.header = self.header, b""
             return header
@@ -232,7 +220,7 @@ def test_memory_is_constant_over_half_an_hour():
     assert max(sizes[6:]) - sizes[6] < 8e6, "three minutes and half an hour must need the same"
 
 
-def resident_bytes() -> int:
+def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -319,9 +307,7 @@ def test_resampler_delays_less_than_a_hundredth_of_a_second():
 
 
 @pytest.mark.parametrize(("suffix", "codec"), [("mp4", "aac"), ("wv", "wavpack")])
-def test_eight_channels_of_a_codec_that_keeps_them_apart_are_read(
-    tmp_path: Path, suffix: str, codec: str
-) -> None:
+def test_eight_channels_of_a_codec_that_keeps_them_apart_are_read(tmp_path, suffix, codec):
     """PyAV takes what lies in memory behind eight planes for a ninth, and ends the process."""
     tones_hz = np.array([200, 350, 500, 60, 800, 950, 1100, 1250])  # the fourth is for low sounds
     samples = np.sin(2 * np.pi * np.arange(32_000)[:, None] * tones_hz / 16_000).astype(np.float32) / 4

@@ -1,21 +1,16 @@
 """What cannot be read: an error of one line with the file and the problem, however a recording is damaged."""
 
-from __future__ import annotations
-
 import io
 import os
 import random
 import re
-import struct
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from audio_files import AUDIO_FORMATS, VIDEO_ONLY, WITH_SIZES, AudioFormat, Pipe, tone
+from audio_files import AUDIO_FORMATS, VIDEO_ONLY, WITH_SIZES, Pipe, tone, wav_bytes
 from damage import damaged
 from harken.audio import audio_duration, load_audio, stream_audio
 from harken.errors import AudioError, AudioNotFound, OptionError
@@ -25,7 +20,7 @@ NOT_FINITE = "a sample is nan or infinite; allowed are finite samples"
 MP4, MP4_FRONT = AUDIO_FORMATS["mp4 video"], AUDIO_FORMATS["mp4 video, index in front"]
 
 
-def error_of(source) -> str:
+def error_of(source):
     with pytest.raises(AudioError) as caught:
         load_audio(source)
     message = str(caught.value)
@@ -33,29 +28,26 @@ def error_of(source) -> str:
     return message
 
 
-def wav(rate_hz: int = SAMPLE_RATE, samples: bytes = bytes(64_000)) -> bytes:
-    layout = (16, 1, 1, rate_hz, 2 * rate_hz, 2, 16)
-    header = b"WAVEfmt " + struct.pack("<IHHIIHH", *layout) + b"data" + struct.pack("<I", len(samples))
-    return b"RIFF" + struct.pack("<I", len(header) + len(samples)) + header + samples
-
-
-def of_video(format: AudioFormat, change: Callable[[bytes], bytes] = bytes) -> Callable[[Path], bytes]:
+def of_video(format, change=bytes):
     return lambda folder: change(format.write(folder / "video").read_bytes())
 
 
-def without_packets(mp4: bytes) -> bytes:
+def without_packets(mp4):
     index, packets = mp4.split(b"mdat")
     return index + b"mdat" + b"\xff" * len(packets)
 
 
 PLAYLIST = b"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nother.wav\n#EXT-X-ENDLIST\n"
 UNREADABLE = r"is not a recording that FFmpeg can read \(.+\); allowed is an audio or video file with sound"
-BAD_FILES: list[tuple[bytes | Callable[[Path], bytes], str]] = [
+BAD_FILES = [
     (b"This is not a recording.\n" * 100, UNREADABLE),
     (PLAYLIST, UNREADABLE),
     (b"", r"is empty \(0 bytes\)"),
-    (wav(samples=b""), r"holds no audio samples"),
-    (wav(rate_hz=2), r"at 0.00 s: sample rate 2 Hz; allowed is 1000 to 768000 Hz"),
+    (wav_bytes(np.zeros(0, np.int16)), r"holds no audio samples"),
+    (
+        wav_bytes(np.zeros(32_000, np.int16), rate_hz=2),
+        r"at 0.00 s: sample rate 2 Hz; allowed is 1000 to 768000 Hz",
+    ),
     (of_video(VIDEO_ONLY), r"has no sound, only video; allowed is .+"),
     (
         of_video(MP4, lambda mp4: mp4[: len(mp4) * 6 // 10]),
@@ -88,7 +80,7 @@ class Failing(io.BytesIO):
     """A file object whose reads fail from a position on."""
 
     name = "talk.wav"
-    error: Exception = OSError(5, "Input/output error")
+    error = OSError(5, "Input/output error")
     from_byte = 0
 
     def read(self, size=-1):
@@ -181,7 +173,7 @@ def test_first_non_finite_sample_is_located(name, value, tmp_path):
 
 
 def test_read_error_in_the_middle_is_located():
-    failing = Failing(wav(samples=(tone(10.0) * 32767).astype("<i2").tobytes()))
+    failing = Failing(wav_bytes((tone(10.0) * 32767).astype("<i2")))
     failing.from_byte = 100_001
     got, error = decode_until_error(failing)
     assert re.fullmatch(r"talk\.wav: at 4\.\d\d s: .+ \(Input/output error\)", error)
@@ -221,7 +213,7 @@ def test_empty_standard_input_is_explained_and_ffmpeg_prints_nothing_to_the_term
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def decode_until_error(source) -> tuple[np.ndarray, str]:
+def decode_until_error(source):
     """Return the samples that a stream yields before its error, and the error's message."""
     blocks = []
     try:
@@ -245,7 +237,7 @@ SIGNATURES = (
 )
 
 
-def is_decoded(data: bytes) -> bool:
+def is_decoded(data):
     """Decode all samples; return False if an `AudioError` ends it. A hang ends at the time limit of the test."""
     samples, message = 0, None
     try:

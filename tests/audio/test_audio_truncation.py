@@ -1,7 +1,5 @@
 """Recordings that were cut short are reported after their samples, and no whole recording is taken for one."""
 
-from __future__ import annotations
-
 import io
 import re
 import struct
@@ -53,12 +51,12 @@ WITHOUT_LENGTH = {
 
 
 @cache
-def recording(format: AudioFormat) -> bytes:
+def recording(format):
     with TemporaryDirectory() as folder:
         return format.write(Path(folder) / "talk", seconds=SECONDS).read_bytes()
 
 
-def decoded(data: bytes, *, pipe: bool = False) -> tuple[np.ndarray, str | None]:
+def decoded(data, *, pipe=False):
     """Return the samples of a recording, and the message of the error that ended them."""
     blocks = [np.zeros(0, np.float32)]
     try:
@@ -68,7 +66,7 @@ def decoded(data: bytes, *, pipe: bool = False) -> tuple[np.ndarray, str | None]
     return np.concatenate(blocks), None
 
 
-def assert_whole(data: bytes, seconds: float, name: str = "") -> None:
+def assert_whole(data, seconds, name=""):
     """Assert that a recording of some seconds, or of two such, is not taken for a cut one."""
     for pipe in (False, True):
         samples, error = decoded(data, pipe=pipe)
@@ -77,7 +75,7 @@ def assert_whole(data: bytes, seconds: float, name: str = "") -> None:
 
 
 @pytest.mark.parametrize("name", WITH_LENGTH)
-def test_cut_recording_gives_its_samples_and_then_an_error(name: str) -> None:
+def test_cut_recording_gives_its_samples_and_then_an_error(name):
     data = recording(WITH_LENGTH[name])
     for pipe in (False, True) if name in PIPED else (False,):
         whole, error = decoded(data, pipe=pipe)
@@ -92,12 +90,12 @@ def test_cut_recording_gives_its_samples_and_then_an_error(name: str) -> None:
                 assert np.array_equal(samples[:-2_000], whole[: max(0, len(samples) - 2_000)])
 
 
-def chunk(name: bytes, body: bytes, *, size: int | None = None, padded: bool = True) -> bytes:
+def chunk(name, body, *, size=None):
     given = len(body) if size is None else size
-    return name + struct.pack("<I", given) + body + bytes(padded and len(body) % 2)
+    return name + struct.pack("<I", given) + body + bytes(len(body) % 2)
 
 
-def wav(*sizes: int, before: bytes = b"", after: bytes = b"", extra: bytes = b"") -> bytes:
+def wav(*sizes, before=b"", after=b"", extra=b""):
     """Return two seconds, whose header may have another size of the data, or of it and of the file."""
     data_size, riff_size, *_ = (*sizes, None, None)
     pcm = (tone(2.0) * 32767).astype("<i2").tobytes() + extra
@@ -137,16 +135,16 @@ BIG_ENDIAN = struct.pack(
 WHOLE_WAVS["big-endian"] = BIG_ENDIAN + b"data" + struct.pack(">I", 64_000) + wav()[44:]
 
 
-def id3(n_bytes: int) -> bytes:
+def id3(n_bytes):
     return b"ID3\x04\0\0" + bytes(n_bytes >> shift & 0x7F for shift in (21, 14, 7, 0)) + bytes(n_bytes)
 
 
-def without_id3(data: bytes) -> bytes:
+def without_id3(data):
     assert data[:3] == b"ID3"
     return data[10 + sum(byte << shift for byte, shift in zip(data[6:10], (21, 14, 7, 0), strict=True)) :]
 
 
-def with_counts(data: bytes, *, frames: float = 1, n_bytes: float = 1) -> bytes:
+def with_counts(data, *, frames=1, n_bytes=1):
     """Multiply the counts in the Xing or Info frame."""
     tag = max(data.find(b"Xing"), data.find(b"Info"))
     given_frames, given_bytes = struct.unpack_from(">II", data, tag + 8)
@@ -154,7 +152,7 @@ def with_counts(data: bytes, *, frames: float = 1, n_bytes: float = 1) -> bytes:
     return data[: tag + 8] + counts + data[tag + 16 :]
 
 
-def with_vbri(mp3: bytes) -> bytes:
+def with_vbri(mp3):
     """Put the counts into a VBRI frame."""
     tag = max(mp3.find(b"Xing"), mp3.find(b"Info"))
     n_frames, n_bytes = struct.unpack_from(">II", mp3, tag + 8)
@@ -164,7 +162,7 @@ def with_vbri(mp3: bytes) -> bytes:
     return bytes(vbri)
 
 
-def whole_recordings() -> dict[str, bytes]:
+def whole_recordings():
     mp3, plain = recording(AUDIO_FORMATS["mp3"]), recording(WITHOUT_LENGTH["mp3 without counts"])
     bare, ogg = without_id3(mp3), recording(AUDIO_FORMATS["ogg opus"])
     return {
@@ -186,20 +184,20 @@ def whole_recordings() -> dict[str, bytes]:
     }
 
 
-def test_whole_recording_is_not_taken_for_a_cut_one() -> None:
+def test_whole_recording_is_not_taken_for_a_cut_one():
     for name, data in whole_recordings().items():
         assert_whole(data, 2.0 if name.startswith("wav,") else SECONDS, name)
 
 
 @pytest.mark.parametrize("name", WITHOUT_LENGTH)
-def test_cut_of_a_recording_without_a_length_cannot_be_seen(name: str) -> None:
+def test_cut_of_a_recording_without_a_length_cannot_be_seen(name):
     data = recording(WITHOUT_LENGTH[name])
     samples, error = decoded(data[: len(data) * 6 // 10])
     assert error is None
     assert 3 * SAMPLE_RATE < len(samples) < 6.5 * SAMPLE_RATE
 
 
-def test_message_says_how_much_is_there() -> None:
+def test_message_says_how_much_is_there():
     bare = without_id3(recording(AUDIO_FORMATS["mp3"]))
     pictured, vbri = id3(20_000) + bare, with_vbri(bare)
     assert decoded(vbri)[1] is None
@@ -226,7 +224,7 @@ def test_message_says_how_much_is_there() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".mkv", ".avi", ".mp4"])
-def test_video_longer_than_its_sound_is_not_taken_for_a_cut_one(suffix: str, tmp_path: Path) -> None:
+def test_video_longer_than_its_sound_is_not_taken_for_a_cut_one(suffix, tmp_path):
     path = tmp_path / f"talk{suffix}"
     codec = "aac" if suffix != ".avi" else "libmp3lame"
     format = AudioFormat(suffix=suffix, codec=codec, format="fltp", rate=44_100)
@@ -242,7 +240,7 @@ class Written:
 
     data = b""
 
-    def write(self, data: bytes) -> int:
+    def write(self, data):
         self.data += bytes(data)
         return len(data)
 
@@ -255,9 +253,7 @@ class Written:
         *(("mp3", "libmp3lame", "fltp"), ("flac", "flac", "s16")),
     ],
 )
-def test_recording_written_to_a_pipe_is_not_taken_for_a_cut_one(
-    container: str, codec: str, sample_format: str
-) -> None:
+def test_recording_written_to_a_pipe_is_not_taken_for_a_cut_one(container, codec, sample_format):
     format = AudioFormat(suffix="", codec=codec, format=sample_format, rate=48_000)
     file = Written()
     with av.open(file, "w", format=container) as opened:

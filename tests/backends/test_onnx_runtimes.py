@@ -1,11 +1,6 @@
 """What the ONNX engine computes with: runtimes and precisions of each processor, quantised layers, saturation."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +8,7 @@ import pytest
 from harken.backends.onnx import OnnxBackend, graph_loader, runtimes
 from harken.backends.onnx.builder import GraphBuilder
 from harken.backends.onnx.graph_loader import DEPTH, LARGEST_ACTIVATION, probe_graph, probe_weights, weight_bits
-from harken.backends.onnx.linear import INTEGER_SCHEMES, UNITS_PER_OUTLIER, QuantizationScheme, quantise_rows
+from harken.backends.onnx.linear import INTEGER_SCHEMES, UNITS_PER_OUTLIER, quantise_rows
 from harken.backends.onnx.runtimes import (
     MODEL_FILE,
     OnnxRuntimeGraph,
@@ -23,22 +18,21 @@ from harken.backends.onnx.runtimes import (
     openvino_capabilities,
     write_graph,
 )
-from harken.contract import Backend
 from harken.errors import BackendUnavailable, OptionError, OutOfMemory
 from tiny_models import DIMS, StoredWeights, make_mel, make_weights
 
 # --- plans -------------------------------------------------------------------------------------------------
 
-WITHOUT_OPENVINO: frozenset[str] = frozenset()
+WITHOUT_OPENVINO = frozenset()
 WITHOUT_BF16 = frozenset({"FP32", "INT8"})
 WITH_BF16 = WITHOUT_BF16 | {"BF16"}
 
 
 @pytest.fixture
-def processor(monkeypatch: pytest.MonkeyPatch) -> Any:
+def processor(monkeypatch):
     """A function that sets what OpenVINO reports of the processor, and whether its bfloat16 is fast."""
 
-    def report(capabilities: frozenset[str], *, fast: bool = True) -> None:
+    def report(capabilities, *, fast=True):
         monkeypatch.setattr(runtimes, "openvino_capabilities", lambda: capabilities)
         monkeypatch.setattr(runtimes, "bfloat16_is_faster", lambda: fast)
 
@@ -61,9 +55,7 @@ def processor(monkeypatch: pytest.MonkeyPatch) -> Any:
         (WITHOUT_OPENVINO, True, "fp32", "onnxruntime fp32", "onnxruntime fp32"),
     ],
 )
-def test_plan_follows_precision_and_processor(
-    processor: Any, capabilities: frozenset[str], fast: bool, precision: str, encoder: str, decoder: str
-) -> None:
+def test_plan_follows_precision_and_processor(processor, capabilities, fast, precision, encoder, decoder):
     processor(capabilities, fast=fast)
     plan = make_runtime_plan(precision)
     assert plan.precision == ("int8" if precision == "auto" else precision)
@@ -71,9 +63,7 @@ def test_plan_follows_precision_and_processor(
 
 
 @pytest.mark.parametrize("capabilities", [WITHOUT_BF16, WITHOUT_OPENVINO])
-def test_precision_that_the_processor_or_the_engine_lacks_is_refused(
-    processor: Any, capabilities: frozenset[str]
-) -> None:
+def test_precision_that_the_processor_or_the_engine_lacks_is_refused(processor, capabilities):
     processor(capabilities)
     with pytest.raises(OptionError, match=r"precision='bf16'.*fp32 or int8"):
         make_runtime_plan("bf16")
@@ -92,18 +82,14 @@ def test_precision_that_the_processor_or_the_engine_lacks_is_refused(
         (None, True),
     ],
 )
-def test_bfloat16_is_slower_on_intel_without_matrix_units(
-    tmp_path: Path, description: str | None, faster: bool
-) -> None:
+def test_bfloat16_is_slower_on_intel_without_matrix_units(tmp_path, description, faster):
     cpuinfo = tmp_path / "cpuinfo"
     if description:
         cpuinfo.write_text(description)
     assert bfloat16_is_faster(cpuinfo) == faster
 
 
-def test_missing_runtime_is_no_capability_or_named_with_its_install_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_runtime_is_no_capability_or_named_with_its_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert openvino_capabilities() == frozenset()
@@ -117,29 +103,27 @@ def test_missing_runtime_is_no_capability_or_named_with_its_install_command(
 class WithoutBfloat16(OnnxRuntimeGraph):
     """OpenVINO where it reports bfloat16 arithmetic, but cannot compile for it."""
 
-    error: Exception = RuntimeError("Supported primitive descriptors list is empty")
+    error = RuntimeError("Supported primitive descriptors list is empty")
 
-    def __init__(self, path: Path, threads: int, precision: str) -> None:
+    def __init__(self, path, threads, precision):
         if precision == "bf16":
             raise self.error
         super().__init__(path, threads)
 
 
 @pytest.fixture
-def openvino(processor: Any, monkeypatch: pytest.MonkeyPatch) -> type[WithoutBfloat16]:
+def openvino(processor, monkeypatch):
     processor(WITH_BF16)
     monkeypatch.setattr(graph_loader, "OpenVinoGraph", WithoutBfloat16)
     return WithoutBfloat16
 
 
-def open_onnx(cache: Path, precision: str) -> OnnxBackend:
+def open_onnx(cache, precision):
     return OnnxBackend(DIMS, StoredWeights(make_weights(), "tiny"), precision=precision, threads=1, cache=cache)
 
 
 @pytest.mark.parametrize("precision", ["auto", "int4"])
-def test_encoder_computes_in_float32_where_bfloat16_fails(
-    tmp_path: Path, openvino: type[WithoutBfloat16], precision: str
-) -> None:
+def test_encoder_computes_in_float32_where_bfloat16_fails(tmp_path, openvino, precision):
     backend = open_onnx(tmp_path, precision)
     assert backend.plan.encoder == ("openvino", "f32")
     assert "encoder openvino f32" in backend.capabilities.detail
@@ -156,12 +140,8 @@ def test_encoder_computes_in_float32_where_bfloat16_fails(
     ids=str,
 )
 def test_an_error_for_which_the_precision_must_not_change_is_raised(
-    tmp_path: Path,
-    openvino: type[WithoutBfloat16],
-    monkeypatch: pytest.MonkeyPatch,
-    precision: str,
-    error: Exception,
-) -> None:
+    tmp_path, openvino, monkeypatch, precision, error
+):
     monkeypatch.setattr(openvino, "error", error)
     with pytest.raises(type(error), match=str(error).rpartition(":")[2]):
         open_onnx(tmp_path, precision)
@@ -171,7 +151,7 @@ def test_an_error_for_which_the_precision_must_not_change_is_raised(
 
 
 @pytest.fixture(scope="module")
-def bits(tmp_path_factory: pytest.TempPathFactory) -> int:
+def bits(tmp_path_factory):
     """Bits of the weights that this machine adds without saturation."""
     folder = tmp_path_factory.mktemp("probe")
     write_graph(probe_graph(), folder)
@@ -183,9 +163,7 @@ RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((OUTPUTS, COLUMNS), np.float32)
 
 
-def multiply(
-    scheme: QuantizationScheme, x: np.ndarray, weight: np.ndarray, tmp_path: Path
-) -> tuple[np.ndarray, ...]:
+def multiply(scheme, x, weight, tmp_path):
     """Multiply by a general layer and by one behind a GELU."""
     graph = GraphBuilder("linear")
     x_name = graph.input("x", ("rows", weight.shape[1]))
@@ -199,9 +177,7 @@ def multiply(
 
 
 @pytest.mark.parametrize(("scheme", "tolerance"), [("int8", 0.012), ("int7", 0.02), ("int4", 0.12)])
-def test_quantised_products_are_close_to_float32(
-    tmp_path: Path, bits: int, scheme: str, tolerance: float
-) -> None:
+def test_quantised_products_are_close_to_float32(tmp_path, bits, scheme, tolerance):
     if scheme == "int8" and bits < 8:  # which is not used there
         scheme, tolerance = "int7", 0.02
     x = RNG.standard_normal((5, COLUMNS), np.float32)
@@ -212,7 +188,7 @@ def test_quantised_products_are_close_to_float32(
         assert np.abs(actual - expected).std() < tolerance * expected.std()
 
 
-def test_input_row_of_zeros_gives_zeros(tmp_path: Path, bits: int) -> None:
+def test_input_row_of_zeros_gives_zeros(tmp_path, bits):
     x = RNG.standard_normal((3, COLUMNS), np.float32)
     x[1] = 0
     for product in multiply(INTEGER_SCHEMES[f"int{bits}"], x, WEIGHT, tmp_path):
@@ -221,7 +197,7 @@ def test_input_row_of_zeros_gives_zeros(tmp_path: Path, bits: int) -> None:
         assert np.isfinite(product).all()
 
 
-def test_outlier_channels_do_not_coarsen_the_others(tmp_path: Path, bits: int) -> None:
+def test_outlier_channels_do_not_coarsen_the_others(tmp_path, bits):
     x = np.abs(RNG.standard_normal((4, COLUMNS), np.float32))
     x[:, : COLUMNS // UNITS_PER_OUTLIER] *= 1000
     weight = WEIGHT.copy()
@@ -237,27 +213,27 @@ def test_outlier_channels_do_not_coarsen_the_others(tmp_path: Path, bits: int) -
 LIMIT = 2**15 - 1
 
 
-def sum_exactly(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def sum_exactly(x, weights):
     return x.astype(np.int64) @ weights.astype(np.int64)
 
 
-def sum_pairs_with_saturation(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def sum_pairs_with_saturation(x, weights):
     """Pairs of products added in 16 bits with saturation, as `pmaddubsw` does."""
     products = x.astype(np.int64)[:, :, None] * weights.astype(np.int64)
     return np.clip(products[:, ::2] + products[:, 1::2], -LIMIT - 1, LIMIT).sum(axis=1)
 
 
-def saturate_with_several_rows(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def saturate_with_several_rows(x, weights):
     return (sum_exactly if len(x) == 1 else sum_pairs_with_saturation)(x, weights)
 
 
 class FakeGraph:
     """The probe graph on a machine with the given way to sum."""
 
-    def __init__(self, sum_products: Any) -> None:
+    def __init__(self, sum_products):
         self._sum_products = sum_products
 
-    def __call__(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
+    def __call__(self, inputs, outputs):
         outputs["sums"][:] = self._sum_products(inputs["x"], probe_weights())
 
 
@@ -265,11 +241,11 @@ class FakeGraph:
     ("sum_products", "bits"),
     [(sum_exactly, 8), (sum_pairs_with_saturation, 7), (saturate_with_several_rows, 7)],
 )
-def test_saturating_machine_gets_weights_of_seven_bits(sum_products: Any, bits: int) -> None:
+def test_saturating_machine_gets_weights_of_seven_bits(sum_products, bits):
     assert weight_bits(FakeGraph(sum_products)) == bits
 
 
-def test_seven_bits_do_not_saturate() -> None:
+def test_seven_bits_do_not_saturate():
     weights, _ = quantise_rows(np.random.default_rng(0).standard_normal((40, DEPTH), np.float32), 7)
     largest = np.full((3, DEPTH), LARGEST_ACTIVATION)
     np.testing.assert_array_equal(
@@ -279,8 +255,8 @@ def test_seven_bits_do_not_saturate() -> None:
 
 @pytest.mark.parametrize("n_bits", [7, 8])
 def test_graphs_of_seven_and_eight_bits_are_stored_separately(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference_backend: Backend, bits: int, n_bits: int
-) -> None:
+    tmp_path, monkeypatch, reference_backend, bits, n_bits
+):
     monkeypatch.setattr(graph_loader, "weight_bits", lambda graph: n_bits)
     quantised = open_onnx(tmp_path, "int8")
     (graph,) = tmp_path.glob("tiny-decoder-*")

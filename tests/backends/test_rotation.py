@@ -1,19 +1,16 @@
 """The decoder in rotated coordinates: the same logits, with weights that quantise better."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from harken.backends.numpy import NumpyBackend
 from harken.backends.rotation import LM_HEAD, RotatedWeights
-from harken.contract import Floats
 from tiny_models import DIMS, make_mel, make_weights
 
 BLOCK = "decoder.blocks.1"
 
 
-def uneven_weights() -> dict[str, Floats]:
+def uneven_weights():
     """Draw weights whose normalisations have gains and biases of all sizes, some of them 0."""
     rng, weights = np.random.default_rng(0), make_weights()
     for name in weights:
@@ -24,13 +21,13 @@ def uneven_weights() -> dict[str, Floats]:
     return weights
 
 
-def logits(weights: dict[str, Floats]) -> Floats:
+def logits(weights):
     backend = NumpyBackend(DIMS, weights)
     session = backend.open_session(backend.encode(make_mel(2)), [0, 1], 12)
     return session.extend([range(12), range(50, 62)], 12).values
 
 
-def test_rotated_decoder_computes_the_same_logits() -> None:
+def test_rotated_decoder_computes_the_same_logits():
     """The reference backend has no bias in the last projection, so that is applied here."""
     weights = uneven_weights()
     expected = logits(weights)
@@ -47,7 +44,7 @@ def test_rotated_decoder_computes_the_same_logits() -> None:
     np.testing.assert_allclose(actual, expected, atol=2e-4 * expected.std())
 
 
-def test_outlier_hidden_units_come_first() -> None:
+def test_outlier_hidden_units_come_first():
     weights = make_weights()
     weights[f"{BLOCK}.mlp_ln.bias"][:] = 0  # so that the weights of a unit change its deviation, not its mean
     weights[f"{BLOCK}.mlp.0.weight"][7] *= 50
@@ -62,7 +59,7 @@ def test_outlier_hidden_units_come_first() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_embedding_keeps_its_precision(dtype: type) -> None:
+def test_embedding_keeps_its_precision(dtype):
     name = "decoder.token_embedding.weight"
     weights = make_weights()
     weights[name] = weights[name].astype(dtype)

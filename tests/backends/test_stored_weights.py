@@ -1,7 +1,5 @@
 """Weights and graphs on disk: whole, made once, and of the weights and options that were asked for."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -10,18 +8,15 @@ import pytest
 
 from harken.backends.native.weights import DecoderWeights
 from harken.backends.onnx.builder import GraphBuilder
-from harken.backends.onnx.runtimes import DATA_FILE, BuiltGraph, write_graph
+from harken.backends.onnx.runtimes import DATA_FILE, write_graph
 from harken.checkpoints.alignment_heads import KeptHeads
-from harken.contract import Backend
 from harken.errors import BackendUnavailable, CheckpointError, OutputError
 from tiny_models import DIMS, make_backend, make_mel
 
 STORING = ("native-int8", "onnx-fp32")
 
 
-def open_stored(
-    name: str, folder: Path, weights: dict[str, np.ndarray] | None = None, **options: object
-) -> Backend:
+def open_stored(name, folder, weights=None, **options):
     try:
         return make_backend(name, folder, weights, **{"digest": "d"} | options)
     except BackendUnavailable as error:
@@ -39,9 +34,7 @@ FEW = np.arange(0, DIMS.n_vocab, 7)
         ("onnx-fp32", {"heads": KeptHeads(((0, 1),), ())}),
     ],
 )
-def test_weights_are_read_only_where_they_are_not_stored_for_the_same_options(
-    name: str, other: dict[str, object], tmp_path: Path
-) -> None:
+def test_weights_are_read_only_where_they_are_not_stored_for_the_same_options(name, other, tmp_path):
     open_stored(name, tmp_path)
     assert open_stored(name, tmp_path, {}).encode(make_mel(1)).n_windows == 1
     for options in ({"digest": "other"}, other):
@@ -54,8 +47,8 @@ def test_weights_are_read_only_where_they_are_not_stored_for_the_same_options(
 
 
 @pytest.mark.parametrize("name", STORING)
-def test_weights_that_changed_meanwhile_are_not_stored(name: str, tmp_path: Path) -> None:
-    def changed() -> None:
+def test_weights_that_changed_meanwhile_are_not_stored(name, tmp_path):
+    def changed():
         raise CheckpointError("changed")
 
     with pytest.raises(CheckpointError, match="changed"):
@@ -63,7 +56,7 @@ def test_weights_that_changed_meanwhile_are_not_stored(name: str, tmp_path: Path
     assert [path for path in tmp_path.iterdir() if not path.name.startswith(".")] == []
 
 
-def build() -> BuiltGraph:
+def build():
     """Build a graph that adds constants large enough to be stored beside it."""
     graph = GraphBuilder("add")
     y = graph.input("x", (4096,))
@@ -73,10 +66,10 @@ def build() -> BuiltGraph:
     return graph.build()
 
 
-def test_files_that_were_not_written_whole_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_were_not_written_whole_are_refused(tmp_path, monkeypatch):
     write_bytes = Path.write_bytes
 
-    def lose_weights(path: Path, data: bytes) -> None:
+    def lose_weights(path, data):
         """Lose the end of the weights between writing and checking."""
         os.truncate(path.with_name(DATA_FILE), 3 * 4096)
         write_bytes(path, data)
@@ -86,9 +79,7 @@ def test_files_that_were_not_written_whole_are_refused(tmp_path: Path, monkeypat
         write_graph(build(), tmp_path)
 
 
-def test_packed_weights_that_were_not_written_whole_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_weights_that_were_not_written_whole_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(DecoderWeights, "write", lambda self, weights, put: None)
     with pytest.raises(OutputError, match="was not written whole"):
         open_stored("native-int8", tmp_path)

@@ -1,10 +1,5 @@
 """The GPU engine: steps that are captured once, caches that are used again, nothing that waits for the device."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -29,34 +24,32 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from fakes.cuda_graphs import SYNCHRONIZING_OPERATORS, FakeGraphCapture  # noqa: E402
 from harken.backends.torch import TorchBackend  # noqa: E402
-from harken.backends.torch.backend import TorchEncoderState  # noqa: E402
-from harken.backends.torch.logits import TorchLogits  # noqa: E402
 from harken.backends.torch.model import linear, prepack  # noqa: E402
 from harken.backends.torch.static_cache import CAPTURED_STEP_TOKENS, MAX_CUDA_GRAPHS  # noqa: E402
 
 PROMPT = [1, 2, 3]
 
 
-def make_backend(**options: object) -> TorchBackend:
+def make_backend(**options):
     return TorchBackend(DIMS, make_weights(), device="cpu", threads=1, **options)
 
 
-def open_session(backend: TorchBackend, rows: Sequence[int] = (0,)) -> Any:
+def open_session(backend, rows=(0,)):
     return backend.open_session(backend.encode(make_mel()), rows, DIMS.n_text_ctx)
 
 
-def count_captures(work: Callable[[], object]) -> int:
+def count_captures(work):
     """Count the steps that some work captures."""
     before = FakeGraphCapture.made
     work()
     return FakeGraphCapture.made - before
 
 
-def log_probabilities(logits: TorchLogits) -> np.ndarray:
+def log_probabilities(logits):
     return logits.values.log_softmax(1).numpy()
 
 
-def decode(backend: TorchBackend, rows: list[int], *tokens: list[int], positions: int = 24) -> None:
+def decode(backend, rows, *tokens, positions=24):
     """Open a session, read the given tokens in every row, and drop it."""
     features = backend.encode(make_mel()[:, :, : 2 * positions])
     session = backend.open_session(features, rows, DIMS.n_text_ctx)
@@ -64,7 +57,7 @@ def decode(backend: TorchBackend, rows: list[int], *tokens: list[int], positions
         session.extend([new] * len(rows))
 
 
-def test_step_is_captured_once_for_all_sessions_of_its_shape() -> None:
+def test_step_is_captured_once_for_all_sessions_of_its_shape():
     backend = make_backend(graph_capture=FakeGraphCapture)
     assert count_captures(lambda: backend.encode(make_mel())) == 1
     assert count_captures(lambda: decode(backend, [0], PROMPT, [4], [5])) == 2  # 3 tokens, and 1
@@ -77,7 +70,7 @@ def test_step_is_captured_once_for_all_sessions_of_its_shape() -> None:
     assert count_captures(lambda: decode(make_backend(), [0], PROMPT, [4])) == 0  # on the CPU
 
 
-def test_longer_past_needs_another_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_longer_past_needs_another_capture(monkeypatch):
     monkeypatch.setattr("harken.backends.torch.static_cache.MIN_PAST_POSITIONS", 8)
     captured, plain = (
         open_session(backend, [0, 2])
@@ -90,7 +83,7 @@ def test_longer_past_needs_another_capture(monkeypatch: pytest.MonkeyPatch) -> N
         np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
-def test_reused_cache_does_not_leak_an_earlier_session() -> None:
+def test_reused_cache_does_not_leak_an_earlier_session():
     backend = make_backend(graph_capture=FakeGraphCapture)
     session = open_session(backend)
     expected = log_probabilities(session.extend([PROMPT]))
@@ -100,7 +93,7 @@ def test_reused_cache_does_not_leak_an_earlier_session() -> None:
     np.testing.assert_allclose(log_probabilities(again.extend([PROMPT])), expected, atol=1e-4)
 
 
-def test_next_step_does_not_overwrite_logits() -> None:
+def test_next_step_does_not_overwrite_logits():
     session = open_session(make_backend(graph_capture=FakeGraphCapture))
     session.extend([PROMPT])
     logits = session.extend([[4]])
@@ -110,9 +103,7 @@ def test_next_step_does_not_overwrite_logits() -> None:
 
 
 @pytest.mark.parametrize(("small", "kept"), [(False, [3, 4]), (True, [4])])
-def test_pool_keeps_few_idle_caches_and_one_on_a_small_device(
-    monkeypatch: pytest.MonkeyPatch, small: bool, kept: list[int]
-) -> None:
+def test_pool_keeps_few_idle_caches_and_one_on_a_small_device(monkeypatch, small, kept):
     if small:
         monkeypatch.setattr("harken.backends.torch.backend.memory_bytes", lambda device: 0)
     backend = make_backend()
@@ -122,8 +113,8 @@ def test_pool_keeps_few_idle_caches_and_one_on_a_small_device(
 
 
 @pytest.mark.parametrize("method", ["encode", "allocate_cache", "decode"])
-def test_batch_that_does_not_fit_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    def fail(*given: object, **options: object) -> None:
+def test_batch_that_does_not_fit_is_an_error_of_one_line(monkeypatch, method):
+    def fail(*given, **options):
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
     monkeypatch.setattr(f"harken.backends.torch.model.WhisperModel.{method}", fail)
@@ -131,12 +122,12 @@ def test_batch_that_does_not_fit_is_an_error_of_one_line(monkeypatch: pytest.Mon
         decode(make_backend(), [0, 1], [1])
 
 
-def test_graphs_are_kept_up_to_a_number() -> None:
+def test_graphs_are_kept_up_to_a_number():
     session = open_session(make_backend(graph_capture=FakeGraphCapture))
     cache = session._cache._cuda_graphs
-    captured: list[int] = []
+    captured = []
 
-    def run(key: int) -> None:
+    def run(key):
         cache(key, lambda x: captured.append(key) or x + 0.5, torch.tensor([float(key)]))
 
     for key in (*range(MAX_CUDA_GRAPHS), 0, MAX_CUDA_GRAPHS, 0):
@@ -146,11 +137,11 @@ def test_graphs_are_kept_up_to_a_number() -> None:
     assert captured[-1] == 1
 
 
-def test_drafts_of_any_length_use_few_captured_steps() -> None:
+def test_drafts_of_any_length_use_few_captured_steps():
     session = open_session(make_backend(graph_capture=FakeGraphCapture))
     session.extend([PROMPT])
 
-    def draft() -> None:
+    def draft():
         for width in [*range(1, 18), *range(17, 0, -1)]:
             assert len(session.extend([[65] * width], last_n=width)) == width
             session.rewind([len(PROMPT)])
@@ -161,16 +152,16 @@ def test_drafts_of_any_length_use_few_captured_steps() -> None:
 class WaitProbe(TorchDispatchMode):
     """A probe of the operators that bring a number to the host."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.seen: list[str] = []
+        self.seen = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.seen += {func.overloadpacket.__name__} & SYNCHRONIZING_OPERATORS
         return func(*args, **(kwargs or {}))
 
 
-def test_host_does_not_wait_before_tokens_are_chosen() -> None:
+def test_host_does_not_wait_before_tokens_are_chosen():
     session = open_session(make_backend(), range(N_WINDOWS))
     with WaitProbe() as waits:
         session.extend([PROMPT] * N_WINDOWS)
@@ -189,9 +180,7 @@ def test_host_does_not_wait_before_tokens_are_chosen() -> None:
 MEL = make_mel(1)[0]
 
 
-def encode_chunks(
-    backend: TorchBackend, state: TorchEncoderState, chunk_frames: int, final_frames: int
-) -> Iterator[int]:
+def encode_chunks(backend, state, chunk_frames, final_frames):
     """Encode all whole chunks of `MEL`, and yield the number of positions after each."""
     while 2 * state.final_positions + chunk_frames < MEL.shape[1]:
         first = 2 * state.final_positions
@@ -199,13 +188,13 @@ def encode_chunks(
         yield state.positions
 
 
-def test_history_of_a_stream_stops_growing_at_its_length() -> None:
+def test_history_of_a_stream_stops_growing_at_its_length():
     state = (backend := make_backend()).open_encoder(12)
     lengths = [state.past_kv.shape[1] for _ in encode_chunks(backend, state, 12, 4)]
     assert lengths == [2, 4, 6, 6, 6, 6, 6, 6, 6]
 
 
-def test_captured_steps_are_reused_by_later_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captured_steps_are_reused_by_later_updates(monkeypatch):
     monkeypatch.setattr("harken.backends.torch.backend.PAD_MULTIPLE", 10)
     backends = make_backend(graph_capture=FakeGraphCapture), make_backend()
     states = [backend.open_encoder(12) for backend in backends]
@@ -235,7 +224,7 @@ def test_captured_steps_are_reused_by_later_updates(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.real
 @pytest.mark.nightly
-def test_torch_transcribes_the_text_of_the_cpu_engine() -> None:
+def test_torch_transcribes_the_text_of_the_cpu_engine():
     expected = list(recognizer("fp32").transcribe(EXAMPLE))
     loaded = harken.load("tiny.en", backend="torch", device="cpu", threads=1, download=False)
     segments = list(loaded.transcribe(EXAMPLE))
@@ -252,12 +241,12 @@ def test_torch_transcribes_the_text_of_the_cpu_engine() -> None:
         ({"device": "cpu", "precision": "int8"}, "precision='int8': allowed is auto, fp32, fp16, bf16"),
     ],
 )
-def test_unavailable_device_or_precision_is_refused(options: dict[str, str], message: str) -> None:
+def test_unavailable_device_or_precision_is_refused(options, message):
     with pytest.raises(OptionError, match=message):
         TorchBackend(DIMS, make_weights(), **options)
 
 
-def test_read_only_half_precision_weights_are_loaded() -> None:
+def test_read_only_half_precision_weights_are_loaded():
     weights = {name: value.astype(np.float16) for name, value in make_weights().items()}
     for value in weights.values():
         value.flags.writeable = False
@@ -266,7 +255,7 @@ def test_read_only_half_precision_weights_are_loaded() -> None:
 
 
 @pytest.mark.parametrize(("main_precision", "precision"), [("fp32", "bf16"), ("bf16", "fp32")])
-def test_assistant_may_have_another_precision(main_precision: str, precision: str) -> None:
+def test_assistant_may_have_another_precision(main_precision, precision):
     main = make_torch_backend(main_precision, DIMS, make_weights())
     assistant = make_torch_backend(precision, DIMS.without_encoder(), make_assistant_weights())
     session = assistant.open_session(
@@ -282,7 +271,7 @@ def test_assistant_may_have_another_precision(main_precision: str, precision: st
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 2, 9, 68])
-def test_prepacked_matrices_multiply_like_plain_ones(dtype: torch.dtype, rows: int) -> None:
+def test_prepacked_matrices_multiply_like_plain_ones(dtype, rows):
     generator = torch.Generator().manual_seed(rows)
     x, weight, bias = (
         torch.randn(shape, generator=generator).to(dtype) for shape in [(2, rows, 96), (160, 96), 160]

@@ -7,7 +7,6 @@ import io
 import json
 import tarfile
 import threading
-import wave
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from audio_files import wav_bytes
 from harken.batch.inputs import BatchRecording
 from harken.batch.plan import Recipe
 from harken.formats import Layout
@@ -32,14 +32,6 @@ RECIPE = Recipe(
 
 def noise(seconds: float) -> np.ndarray:
     return np.random.default_rng(0).integers(-20_000, 20_000, round(seconds * RATE)).astype(np.int16)
-
-
-def wav_bytes(samples: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    with wave.open(file, "wb") as writer:
-        writer.setparams((1, 2, RATE, 0, "NONE", ""))
-        writer.writeframes(samples.astype("<i2").tobytes())
-    return file.getvalue()
 
 
 def write(path: Path, content: bytes | str = b"") -> Path:
@@ -90,7 +82,7 @@ def recordings_of(*seconds: float) -> list[BatchRecording]:
 def web_server(handler: Callable[..., object], *given: object, **options: object) -> Iterator[str]:
     """Run a web server with a class of handlers, which get these arguments, and return its URL."""
     make = functools.partial(handler, *given, **options)
-    with ThreadingHTTPServer(("127.0.0.1", 0), make) as server:  # type: ignore[arg-type]
+    with ThreadingHTTPServer(("127.0.0.1", 0), make) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"

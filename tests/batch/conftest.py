@@ -1,12 +1,8 @@
 """Kinds of workers, and a cluster of two nodes for those of Ray."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -15,7 +11,7 @@ from harken.batch import BatchOptions
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Any]:
+def cluster():
     """A cluster of a node without processors, which is the driver's, and two with one each."""
     pytest.importorskip("ray")
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
@@ -36,22 +32,22 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def make_options(request: pytest.FixtureRequest) -> Callable[..., BatchOptions]:
+def make_options(request):
     """Make options for workers "in process", in "two processes" or in "a cluster", which is the parameter."""
-    values: dict[str, Any] = {} if request.param == "in process" else {"workers": 2}
+    values = {} if request.param == "in process" else {"workers": 2}
     if request.param == "a cluster":
         values["ray"] = request.getfixturevalue("cluster").address
     return lambda **others: BatchOptions(**(values | others))
 
 
 @pytest.fixture
-def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+def fakes(monkeypatch):
     """Have all workers transcribe as the content of a file says."""
     use_in_workers(monkeypatch)
 
 
 @pytest.fixture
-def memory() -> Iterator[Any]:
+def memory():
     """The file system of ``memory://``, which is emptied afterwards."""
     system = pytest.importorskip("fsspec").filesystem("memory")
     yield system

@@ -1,24 +1,21 @@
 """The contract of batches, over workers in this process, in two others, and in a cluster; from stores and into them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from batch_files import write_lines
 
 import harken
 from fakes.archive_recognizer import GO, read_rows, transcribed, write_archive
-from harken.batch import BatchOptions, BatchState, run_batch, worker
+from harken.batch import BatchOptions, run_batch, worker
 from harken.checkpoints.hub import embedded_model
 from harken.errors import BackendUnavailable, OptionError, PlanError
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 
 JFK = Path(__file__).resolve().parents[2] / "examples" / "jfk.flac"
-LOAD: dict[str, Any] = {"model": "tiny.en", "threads": 1}
+LOAD = {"model": "tiny.en", "threads": 1}
 NIGHTLY = [
     pytest.param("in process"),
     pytest.param("two processes", marks=pytest.mark.nightly),
@@ -124,7 +121,7 @@ def test_failed_rows_are_done_again_when_that_is_asked_for(make_options, tmp_pat
     assert first.audio_hours == pytest.approx(2 / 3600)
     (tmp_path / "late.wav").write_text("late", encoding="utf-8")
     assert run_batch(manifest, tmp_path / "out", options).failed == 2
-    states: list[BatchState] = []
+    states = []
     retry = make_options(shard_minutes=10, retry_failed=True)
     again = run_batch(manifest, tmp_path / "out", retry, on_state=states.append)
     assert (states[-1].rows, states[-1].failed) == (4, 1)
@@ -161,10 +158,10 @@ def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(cluster
     options = BatchOptions(ray=cluster.address, shard_minutes=4)
     lost = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
     cluster.wait_for_nodes()
-    notes: list[str] = []
-    workers_seen: list[int] = []
+    notes = []
+    workers_seen = []
 
-    def change_nodes(state: BatchState) -> None:
+    def change_nodes(state):
         workers_seen.append(state.workers)
         if state.workers == 3 and not removed:
             removed.append(True)
@@ -172,7 +169,7 @@ def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(cluster
             (tmp_path / GO).touch()
             cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
 
-    removed: list[bool] = []
+    removed = []
     summary = run_batch(manifest, tmp_path / "out", options, on_state=change_nodes, note=notes.append)
     assert removed
     assert max(workers_seen) == 3

@@ -1,7 +1,5 @@
 """The driver of a batch, with simulated workers and their clock: nothing is lost, and nobody waits long."""
 
-from __future__ import annotations
-
 import heapq
 import math
 import random
@@ -14,7 +12,7 @@ import pytest
 from batch_files import RECIPE, recordings_of
 
 from harken.batch.driver import Driver
-from harken.batch.plan import Shard, make_plan
+from harken.batch.plan import make_plan
 from harken.batch.rows import ShardReport
 from harken.batch.store import Store
 from harken.batch.worker import Progress
@@ -37,22 +35,20 @@ class SimulatedWorkers(Workers):
 
     n_alive = 0
 
-    def __init__(
-        self, *, hours_to_loss: float = 24.0, progress_s: float = math.inf, n_hanging: int = 0
-    ) -> None:
+    def __init__(self, *, hours_to_loss=24.0, progress_s=math.inf, n_hanging=0):
         self._hours_to_loss, self._progress_s, self._n_hanging = hours_to_loss, progress_s, n_hanging
         self._random, self._order = random.Random(0), count()
         self._events, self._free = [], []
         self.now_s, self.used_s, self.hung_s, self.lost = 0.0, 0.0, [], 0
-        self.done: Counter[str] = Counter()
+        self.done = Counter()
         for _ in range(N_WORKERS):
             self._begin_worker()
 
     @property
-    def n_free(self) -> int:
+    def n_free(self):
         return len(self._free)
 
-    def start(self, shard: Shard) -> None:
+    def start(self, shard):
         worker = self._free.pop()
         worker.shard, worker.began_s = shard, self.now_s
         if self._n_hanging:
@@ -67,7 +63,7 @@ class SimulatedWorkers(Workers):
         if self._progress_s < work_s:
             self._push(self._progress_s, "progress", worker)
 
-    def wait(self, timeout_s, handle) -> None:
+    def wait(self, timeout_s, handle):
         """Move the clock to the next event, at most as far as the timeout."""
         if not self._events or self._events[0][0] > self.now_s + timeout_s:
             self.now_s += timeout_s
@@ -76,7 +72,7 @@ class SimulatedWorkers(Workers):
         if message := self._take(kind, worker, shard):
             handle(shard, message)
 
-    def give_up(self, shard: Shard) -> None:
+    def give_up(self, shard):
         (worker,) = (worker for *_, worker, its_shard in self._events if its_shard is shard)
         self.hung_s.append(self.now_s - worker.began_s)
         self._push(0.0, "lost", worker)
@@ -106,13 +102,13 @@ class SimulatedWorkers(Workers):
         self.done.update(each.id for each in shard.recordings)
         return ShardReport(rows=len(shard.recordings), audio_s=shard.seconds)
 
-    def _begin_worker(self) -> None:
+    def _begin_worker(self):
         start_s = self._random.uniform(*START_S)
         self.used_s += start_s
         speed = SPEED * self._random.lognormvariate(0, SPEED_SPREAD)
         self._push(start_s, "ready", SimpleNamespace(speed=speed, shard=None))
 
-    def _push(self, in_s, kind, worker) -> None:
+    def _push(self, in_s, kind, worker):
         heapq.heappush(self._events, (self.now_s + in_s, next(self._order), kind, worker, worker.shard))
 
 

@@ -1,15 +1,11 @@
 """Faults of recordings, workers and the disk, and ends of the driver: what they cost, and what the folder has then."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import re
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -17,16 +13,11 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from batch_files import RECIPE, noise, wav_bytes
+from batch_files import RECIPE, noise
 
+from audio_files import wav_bytes
 from cli_runner import eventually
-from fakes.archive_recognizer import (
-    GO,
-    ArchiveWorkerSettings,
-    read_rows,
-    transcribed,
-    write_archive,
-)
+from fakes.archive_recognizer import GO, ArchiveWorkerSettings, read_rows, transcribed, write_archive
 from harken.backend_factory import gpu_in_turn
 from harken.batch import BatchOptions, run_batch
 from harken.batch.inputs import BatchRecording
@@ -36,6 +27,7 @@ from harken.batch.worker import WorkerSettings
 from harken.batch.workers import Broken, ProcessWorkers
 from harken.cli.root import main
 from harken.errors import OptionError, OutputError, PlanError, WorkerError
+from processes import PATIENCE_S, ended, started
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL"),
@@ -44,14 +36,14 @@ pytestmark = [
 PROCESSES = BatchOptions(workers=2, shard_minutes=4)
 
 
-def good(count: int) -> dict[str, str | None]:
+def good(count):
     return {f"{number}.wav": f"text {number}" for number in range(count)}
 
 
 def test_a_recording_that_kills_every_worker_stands_alone_in_its_row(tmp_path):
     others = {f"b{n}.wav": "b" for n in range(4)}
     manifest = write_archive(tmp_path, {**good(3), "poison.wav": "kill", **others})
-    notes: list[str] = []
+    notes = []
     summary = run_batch(manifest, tmp_path / "out", PROCESSES, note=notes.append)
     rows = read_rows(tmp_path / "out")
     assert (summary.complete, summary.rows, summary.failures) == (True, 8, {"WorkerLost": 1})
@@ -83,7 +75,7 @@ def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path):
     handle.assert_called_once_with(shard, Broken("its worker ended with signal SIGKILL"))
 
 
-def test_workers_take_the_gpus_of_their_machine_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_take_the_gpus_of_their_machine_in_turn(monkeypatch):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     context = Mock(Pipe=Pipe)
@@ -107,11 +99,11 @@ def test_too_little_memory_or_a_fault_of_the_engine_costs_only_the_row_of_its_re
     assert rows["odd.wav"]["error"]["message"].endswith("odd.wav: RuntimeError: a fault of the engine")
 
 
-def refuse(patch: pytest.MonkeyPatch, folder: str, is_refused: Callable[[], bool] = lambda: True) -> list[str]:
+def refuse(patch, folder, is_refused=lambda: True):
     """Have the disk be full for files of a folder while a condition holds; return their names."""
-    publish, tries = Store.publish, list[str]()
+    publish, tries = Store.publish, []
 
-    def publish_others(self: Store, name: str, chunks: Iterable[str | bytes]) -> None:
+    def publish_others(self, name, chunks):
         if name.startswith(folder) and is_refused():
             tries.append(name)
             raise OutputError(f"{name}: cannot be written: {os.strerror(errno.ENOSPC)}")
@@ -197,10 +189,9 @@ def test_a_folder_on_which_another_driver_works_is_refused(tmp_path):
 
 NIGHTLY = pytest.mark.nightly
 HARKEN = [sys.executable, str(Path(__file__).with_name("archive_harken.py")), "batch"]
-PATIENCE_S = 120  # on a machine with other work
 
 
-def is_group_alive(group: int) -> bool:
+def is_group_alive(group):
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -223,21 +214,19 @@ def test_after_a_driver_was_killed_or_ended_by_a_signal_the_same_command_goes_on
     names, out = {f"{number}.wav" for number in range(10)}, tmp_path / "out"
     contents = {name: "words" if name < "5" else "wait words" for name in sorted(names)}
     arguments = [str(write_archive(tmp_path, contents)), str(out), "--shard-minutes", "2"]
-    process = subprocess.Popen(
-        [*HARKEN, *arguments, "--workers", str(workers)],
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True},
-    )
-    assert eventually(lambda: len([*(out / "shards").glob("*.jsonl")]) >= 2, PATIENCE_S)
-    (os.killpg if word else os.kill)(process.pid, getattr(signal, number))
-    stdout, said = process.communicate(timeout=PATIENCE_S)
+    options = [*arguments, "--workers", workers]
+    with started(options, tmp_path, tmp_path / "cache", program=HARKEN, start_new_session=True) as process:
+        assert eventually(lambda: len([*(out / "shards").glob("*.jsonl")]) >= 2, PATIENCE_S)
+        (os.killpg if word else os.kill)(process.pid, getattr(signal, number))
+        outcome = ended(process)
     assert eventually(lambda: not is_group_alive(process.pid), PATIENCE_S)
     done = set(read_rows(out))
     assert done < names
     if word:
-        assert (process.returncode, stdout) == (128 + getattr(signal, number), "")
+        assert (outcome.code, outcome.out) == (128 + getattr(signal, number), "")
         line = rf"harken: {word}; (\d+) of 10 recordings are done, and the same command goes on from there\n"
-        found = re.fullmatch(line, said)
-        assert found, said
+        found = re.fullmatch(line, outcome.err)
+        assert found, outcome.err
         assert int(found[1]) <= len(done)  # a worker may have published what its driver had not heard of
     (tmp_path / GO).touch()
     before = len(transcribed(tmp_path))

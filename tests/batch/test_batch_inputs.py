@@ -1,7 +1,5 @@
 """The inputs of a batch: manifests, folders, patterns, audiofolders, archives and URLs, and what is wrong with each."""
 
-from __future__ import annotations
-
 import os
 import sys
 from http.server import SimpleHTTPRequestHandler
@@ -16,11 +14,11 @@ from harken.errors import PlanError
 pytest.importorskip("fsspec")
 
 
-def names(source: object) -> list[str]:
+def names(source):
     return [recording.name for recording in read_recordings(os.fspath(source))]
 
 
-def refusal(source: object) -> str:
+def refusal(source):
     with pytest.raises(PlanError) as caught:
         read_recordings(os.fspath(source))
     text = str(caught.value)
@@ -88,7 +86,7 @@ def test_a_line_that_is_not_allowed_is_refused_by_file_and_number(tmp_path):
 def test_two_lines_of_one_id_are_refused_by_both_their_numbers_and_equal_ones_are_done_once(tmp_path):
     line = {"audio_filepath": "a.wav", "id": 7}
     manifest = write_lines(tmp_path / "m.jsonl", line, line)
-    notes: list[str] = []
+    notes = []
     assert len(read_recordings(str(manifest), notes.append)) == 1
     assert notes == [f"{manifest}: 1 repeated lines are done once"]
     write_lines(manifest, line, {"audio_filepath": "b.wav", "id": "7"})

@@ -1,7 +1,5 @@
 """The plan of a batch: what is there stays there, whatever changes, and is never mixed with rows of other options."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 
@@ -11,41 +9,31 @@ from batch_files import RECIPE, recordings_of, write
 
 from audio_files import AUDIO_FORMATS
 from harken.batch.inputs import BatchRecording, ByteRange
-from harken.batch.plan import (
-    Plan,
-    Recipe,
-    Shard,
-    cut_shards,
-    differences,
-    estimate_durations,
-    make_plan,
-)
+from harken.batch.plan import cut_shards, differences, estimate_durations, make_plan
 from harken.batch.store import PARQUET, PLAN_FILE, ROWS, Store
 from harken.errors import PlanError
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 
 
-def plan_of(
-    store: Store, recordings: list[BatchRecording], recipe: Recipe = RECIPE, source: str = "/t", **options
-) -> Plan:
+def plan_of(store, recordings, recipe=RECIPE, source="/t", **options):
     return make_plan(recordings, recipe, store, source, **{"shard_s": 10.0, "workers": 1, **options})
 
 
-def finish(store: Store, shard: Shard) -> None:
+def finish(store, shard):
     store.publish(ROWS.of(shard.name), ["{}\n"])
 
 
-def planned(plan: Plan) -> dict[str, list[str]]:
+def planned(plan):
     return {shard.name: [each.name for each in shard.recordings] for shard in plan.unfinished}
 
 
-def unfinished_names(plan: Plan) -> set[str]:
+def unfinished_names(plan):
     return {name for names in planned(plan).values() for name in names}
 
 
 @pytest.fixture
-def store(tmp_path) -> Store:
+def store(tmp_path):
     return Store(str(tmp_path / "out"))
 
 
@@ -66,7 +54,7 @@ def test_a_plan_that_is_only_shown_writes_nothing(store, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-def cut(*seconds: float, shard_s: float) -> list[list[float]]:
+def cut(*seconds, shard_s):
     """Return the lengths of the recordings of each shard for four workers."""
     shards = cut_shards(recordings_of(*seconds), "r", shard_s=shard_s, workers=4)
     return [[each.estimate_s for each in shard.recordings] for shard in shards]

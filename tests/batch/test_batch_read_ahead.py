@@ -1,7 +1,5 @@
 """Reading ahead: bounded tries and copies, names for errors, and pieces that are the samples of their recording."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from contextlib import contextmanager
@@ -11,9 +9,9 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from batch_files import RATE, noise, wav_bytes, web_server, write_tar, write_wav
+from batch_files import RATE, noise, web_server, write_tar, write_wav
 
-from audio_files import AUDIO_FORMATS
+from audio_files import AUDIO_FORMATS, wav_bytes
 from cli_runner import eventually
 from harken.audio import load_audio
 from harken.batch import read_ahead
@@ -28,17 +26,17 @@ def no_waits(monkeypatch):
     monkeypatch.setattr(read_ahead, "FIRST_WAIT_S", 0.0)
 
 
-def recording_at(location: object, **place: object) -> BatchRecording:
+def recording_at(location, **place):
     return BatchRecording(location=str(location), name=str(location), keys={}, **place)
 
 
-def piece(location: object, offset_s: float, duration_s: float | None = None) -> BatchRecording:
+def piece(location, offset_s, duration_s=None):
     return recording_at(location, offset_s=offset_s, duration_s=duration_s)
 
 
-def read_all(*recordings: BatchRecording) -> list[np.ndarray | AudioError]:
+def read_all(*recordings):
     """Decode recordings in turn; an error stands for what could not be."""
-    results: list[np.ndarray | AudioError] = []
+    results = []
     with reading_ahead(recordings) as files:
         for file in files:
             try:
@@ -50,9 +48,9 @@ def read_all(*recordings: BatchRecording) -> list[np.ndarray | AudioError]:
 
 
 @pytest.fixture
-def opened(monkeypatch) -> list[str]:
+def opened(monkeypatch):
     """Locations that have been opened."""
-    locations: list[str] = []
+    locations = []
     original = read_ahead._open
 
     def open_and_note(recording):
@@ -156,8 +154,8 @@ def test_names_that_cannot_be_shown_are_escaped_in_errors(tmp_path, name):
 class Flaky:
     """Opens files of a store; what is read of them fails a few times."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, failures: int, error: Exception) -> None:
-        self.tries: Counter[str] = Counter()
+    def __init__(self, monkeypatch, failures, error):
+        self.tries = Counter()
         self.tried = threading.Event()
         self._failures, self._error = failures, error
         monkeypatch.setattr(read_ahead, "open_binary", self._open)
@@ -274,7 +272,7 @@ def test_recordings_of_a_web_server_are_read_and_its_failures_are_errors_of_thei
     pytest.importorskip("aiohttp")
     samples = noise(1)
     files = dict.fromkeys(("a%20b.wav", "short.wav", "busy.wav"), wav_bytes(samples))
-    asked: Counter[str] = Counter()
+    asked = Counter()
     with web_server(_Server, files, asked) as web:
         names = ("busy", "404", "403", "500", "short")
         good, part, busy, missing, forbidden, broken, short = read_all(

@@ -1,7 +1,5 @@
 """The rows of a batch: every key of the manifest is carried, each row is JSON, and Parquet has columns that last."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace
@@ -10,15 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.batch.inputs import BatchRecording, checked_recording
-from harken.batch.rows import (
-    RESULT_KEYS,
-    error_row,
-    parquet_bytes,
-    row_line,
-    shift_times,
-    transcript_row,
-)
+from harken.batch.inputs import checked_recording
+from harken.batch.rows import RESULT_KEYS, error_row, parquet_bytes, row_line, shift_times, transcript_row
 from harken.results import Segment, Transcript, UnwrittenSpeech, Word
 
 WORD = Word(text=" one", start_s=0.5, end_s=1.0, probability=0.9)
@@ -47,11 +38,11 @@ values = st.recursive(
 NOT_FREE = {"id", "language", "offset", "duration", "seconds"}
 
 
-def recording_of(keys: dict[str, object]) -> BatchRecording:
+def recording_of(keys):
     return checked_recording({"audio_filepath": "a.wav", **keys}, "/talks/a.wav", "a.wav", "m.jsonl:1")
 
 
-def is_valid(text: str) -> bool:
+def is_valid(text):
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 

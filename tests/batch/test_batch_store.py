@@ -1,7 +1,5 @@
 """The output folder of a batch: files are whole or absent, and one driver at a time writes them, local or by URL."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -20,12 +18,12 @@ pytest.importorskip("fsspec")
 
 
 @pytest.fixture
-def remote(memory) -> str:
+def remote(memory):
     return "memory://out/here"
 
 
 @pytest.fixture(params=["folder", "file URL", "store"])
-def place(request, tmp_path, remote) -> str:
+def place(request, tmp_path, remote):
     folder = tmp_path / "a b" / "ü"
     return {"folder": str(folder), "file URL": folder.as_uri(), "store": remote}[request.param]
 
@@ -33,18 +31,18 @@ def place(request, tmp_path, remote) -> str:
 ASKS_THE_SYSTEM = pytest.mark.skipif(os.name != "posix", reason="asks the system whether a process lives")
 
 
-def lease_of(process: int, *, age_s: float = 0.0, machine: str | None = None) -> str:
+def lease_of(process, *, age_s=0.0, machine=None):
     machine = store_module._machine() if machine is None else machine
     return json.dumps({"machine": machine, "process": process, "token": "other", "time": time.time() - age_s})
 
 
-def ended_process() -> int:
+def ended_process():
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     return process.pid
 
 
-def take(place: object) -> None:
+def take(place):
     with Store(str(place)).locked():
         pass
 
@@ -129,7 +127,7 @@ def test_a_lease_is_renewed_also_after_a_while_without_the_store_and_another_dri
     store, began_s, passed_s = Store(remote), time.monotonic(), 0.0
     monkeypatch.setattr(store_module.time, "monotonic", lambda: began_s + passed_s)
 
-    def is_renewed() -> bool:
+    def is_renewed():
         before = store.read(LEASE_FILE)
         store.renew()
         return store.read(LEASE_FILE) != before

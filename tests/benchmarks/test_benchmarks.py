@@ -1,13 +1,9 @@
 """The programs in benchmarks/ run: each for a moment on real speech, with the engines that are installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -54,14 +50,14 @@ pytestmark = [
 ]
 
 
-def test_every_program_is_run_here() -> None:
+def test_every_program_is_run_here():
     assert {path.stem for path in FOLDER.glob("*.py")} == RUNS.keys() | PARTS
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name not in BY_DAY)) for name in RUNS]
 )
-def test_a_program_yields_rows(name: str, tmp_path: Path, places: Callable[[str], str]) -> None:
+def test_a_program_yields_rows(name, tmp_path, places):
     for module in NEEDS.get(name, ()):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"needs {module}")
@@ -75,10 +71,10 @@ def test_a_program_yields_rows(name: str, tmp_path: Path, places: Callable[[str]
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+def places(tmp_path_factory):
     """Return a function that puts paths into arguments; conversations are made when they are first needed."""
 
-    def fill(part: str) -> str:
+    def fill(part):
         if part == "{conversations}":
             return str(conversations(tmp_path_factory.getbasetemp() / "conversations"))
         return str(model_path("speakers")) if part == "{speakers}" else part
@@ -86,7 +82,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     return fill
 
 
-def conversations(folder: Path) -> Path:
+def conversations(folder):
     """Return a folder with a conversation in each half."""
     if not folder.exists():
         options = ["--to", str(folder), "--kind", "clean-2", "--count", "1", "--audio", str(SHARED / "audio")]
@@ -94,7 +90,7 @@ def conversations(folder: Path) -> Path:
     return folder
 
 
-def test_a_program_without_its_packages_ends_with_one_line() -> None:
+def test_a_program_without_its_packages_ends_with_one_line():
     blocked = "import sys, runpy; sys.modules['harken'] = None; sys.path.insert(0, {0!r}); sys.argv = ['x.py']"
     code = f"{blocked}; runpy.run_path({{0!r}} + '/errors.py', run_name='__main__')".format(str(FOLDER))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -1,18 +1,15 @@
 """The recipe of conversations: where recordings hold speech, how they are cut, and who speaks when."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from conversations import Kind, converse, overlapped, reverberate
-from harken.contract import Floats
-from voices import SAMPLE_RATE, Piece, Voice, cut_in_quiet, excerpt, find_speech
+from voices import SAMPLE_RATE, Voice, cut_in_quiet, excerpt, find_speech
 
 
-def talk(*spans: tuple[float, float], seconds: float) -> Floats:
+def talk(*spans, seconds):
     """Return loud noise between some times, and faint noise elsewhere."""
     samples = 0.0005 * np.random.default_rng(0).standard_normal(round(seconds * SAMPLE_RATE))
     for start, end in spans:
@@ -20,7 +17,7 @@ def talk(*spans: tuple[float, float], seconds: float) -> Floats:
     return samples.astype(np.float32)
 
 
-def voice(name: str, count: int) -> Voice:
+def voice(name, count):
     """Return a speaker with some recordings of one to four seconds."""
     lengths = np.random.default_rng(len(name)).uniform(1, 4, count)
     samples = [talk((0.2, length - 0.2), seconds=length) for length in lengths]
@@ -28,15 +25,15 @@ def voice(name: str, count: int) -> Voice:
     return Voice(name=name, language="en", half=0, known={(): pieces})
 
 
-def test_speech_is_found_where_the_level_is_high_and_cut_where_it_is_quietest() -> None:
+def test_speech_is_found_where_the_level_is_high_and_cut_where_it_is_quietest():
     samples = talk((0.5, 1.5), (2.0, 3.0), seconds=4.0)
     assert np.array(find_speech(samples)) == pytest.approx(np.array([(0.5, 1.5), (2.0, 3.0)]), abs=0.06)
-    parts: list[Piece] = list(cut_in_quiet(samples, ((0.5, 2.0),)))
+    parts = list(cut_in_quiet(samples, ((0.5, 2.0),)))
     assert [len(part.samples) / SAMPLE_RATE for part in parts] == pytest.approx([1.0, 1.0], abs=0.12)
     assert [part.text for part in parts] == [None, None]
 
 
-def test_speakers_do_not_overlap_with_themselves_and_as_much_as_wanted_with_others() -> None:
+def test_speakers_do_not_overlap_with_themselves_and_as_much_as_wanted_with_others():
     voices = [voice("ann", 18), voice("robert", 18)]
     for overlap in (0.0, 0.15):
         kind = Kind(voices=(), seconds=(50.0, 60.0), overlap=(overlap, overlap))
@@ -49,7 +46,7 @@ def test_speakers_do_not_overlap_with_themselves_and_as_much_as_wanted_with_othe
         assert max(end for _, end, _ in conversation.turns) <= len(conversation.samples) / SAMPLE_RATE
 
 
-def test_the_same_seed_gives_the_same_conversation() -> None:
+def test_the_same_seed_gives_the_same_conversation():
     kind = Kind(voices=(), seconds=(20.0, 30.0), overlap=(0.1, 0.1), room=True)
     voices = [voice("ann", 9), voice("robert", 9)]
     first, second = (converse(kind, voices, np.random.default_rng(5)) for _ in range(2))
@@ -59,7 +56,7 @@ def test_the_same_seed_gives_the_same_conversation() -> None:
     assert np.abs(first.samples).max() <= 0.81
 
 
-def test_a_room_keeps_the_time_of_the_direct_sound_and_adds_a_tail() -> None:
+def test_a_room_keeps_the_time_of_the_direct_sound_and_adds_a_tail():
     click = np.zeros(SAMPLE_RATE, np.float32)
     click[100] = 1.0
     heard = reverberate(click, 2.0, 0.3, 60.0, np.random.default_rng(0))

@@ -1,7 +1,5 @@
 """The tables of README.md and docs/ say what the results in benchmarks/results say."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -39,12 +37,12 @@ load 0.1).
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     write(RESULT, tmp_path / "results")
     return tmp_path / "results"
 
 
-def test_tables_are_those_of_the_results_and_each_has_one_place() -> None:
+def test_tables_are_those_of_the_results_and_each_has_one_place():
     assert [page for page in pages(ROOT) if refresh(page, check=True)] == [], "run: python benchmarks/tables.py"
     placed = [name for page in pages(ROOT) for name in names(page.read_text(encoding="utf-8"))]
     assert len(placed) == len({*placed})
@@ -53,18 +51,18 @@ def test_tables_are_those_of_the_results_and_each_has_one_place() -> None:
     assert {path.stem for path in FOLDER.glob("*.json")} == {*shown, "machines"}
 
 
-def test_a_result_names_no_folder_of_the_machine_it_was_measured_on() -> None:
+def test_a_result_names_no_folder_of_the_machine_it_was_measured_on():
     for path in FOLDER.glob("*.json"):
         assert not re.search(r"(^|[\s\"=])(/|~|\.\./|[A-Z]:\\)\w", path.read_text(encoding="utf-8")), path
 
 
-def test_a_table_is_filled_in_and_the_rest_of_the_page_is_kept(folder: Path) -> None:
+def test_a_table_is_filled_in_and_the_rest_of_the_page_is_kept(folder):
     filled = fill(PAGE, {"speed": TABLE}, folder)
     assert filled == PAGE.replace(" -->\n<", f" -->\n{FILLED}\n<", 1)
     assert fill(filled, {"speed": TABLE}, folder) == filled
 
 
-def test_a_changed_figure_makes_the_page_stale(folder: Path, tmp_path: Path) -> None:
+def test_a_changed_figure_makes_the_page_stale(folder, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(PAGE, encoding="utf-8")
     assert refresh(page, {"speed": TABLE}, folder)
@@ -74,7 +72,7 @@ def test_a_changed_figure_makes_the_page_stale(folder: Path, tmp_path: Path) -> 
     assert "14.47" in page.read_text(encoding="utf-8"), "a check writes nothing"
 
 
-def test_rows_of_two_results_stand_in_one_table_and_each_command_behind_it() -> None:
+def test_rows_of_two_results_stand_in_one_table_and_each_command_behind_it():
     table = Table({"model": "{model}"} | TABLE.columns)
     base = replace(RESULT, commit="4567def", settings={"model": "base"})
     later = replace(base, commit="89abcde", date="2026-01-03 03:04", settings={"model": "small", "seed": 1})
@@ -105,11 +103,11 @@ def test_rows_of_two_results_stand_in_one_table_and_each_command_behind_it() -> 
         ({"ratio": 1, "ratio_low": 1, "ratio_high": 1}, "1.0"),
     ],
 )
-def test_a_value_has_its_range_unless_it_is_a_point(row: dict[str, float], shown: str) -> None:
+def test_a_value_has_its_range_unless_it_is_a_point(row, shown):
     assert f"| {shown} |" in render(Table({"ratio": "{ratio~:.1f}"}), [replace(RESULT, rows=[row])])
 
 
-def test_rows_of_one_thing_are_one_row_with_columns_of_their_own() -> None:
+def test_rows_of_one_thing_are_one_row_with_columns_of_their_own():
     rows = [
         {"kind": kind, "engine": engine, "errors": errors, "less": less, "less_low": -9.0, "less_high": 0.0}
         for kind, engine, errors, less in [
@@ -127,7 +125,7 @@ def test_rows_of_one_thing_are_one_row_with_columns_of_their_own() -> None:
     ) in render(table, [replace(RESULT, rows=rows)])
 
 
-def test_machines_and_versions_are_named_once(folder: Path) -> None:
+def test_machines_and_versions_are_named_once(folder):
     write(replace(RESULT, name="other", versions={"faster-whisper": "1.3.0", "numpy": "2.0"}), folder)
     page = fill("".join(f"<!-- table: {name} -->\n<!-- end table -->\n" for name in LISTS), {}, folder)
     assert "* `maker-1-2c`: A processor, 2 cores with avx2, avx512_vnni, no AMX, Linux x86_64." in page
@@ -142,22 +140,22 @@ def test_machines_and_versions_are_named_once(folder: Path) -> None:
         (PAGE.replace("speed", "missing"), "missing.json"),
     ],
 )
-def test_a_page_that_cannot_be_filled_in_is_refused(page: str, message: str, folder: Path) -> None:
+def test_a_page_that_cannot_be_filled_in_is_refused(page, message, folder):
     with pytest.raises(ValueError, match=message):
         fill(page, {"speed": TABLE, "missing": TABLE}, folder)
 
 
-def test_a_result_is_read_as_it_was_written(folder: Path) -> None:
+def test_a_result_is_read_as_it_was_written(folder):
     assert read("speed", folder) == RESULT
 
 
 @pytest.mark.parametrize("rows", [[], [{"engine": "harken"}, {"wer_percent": 1.0}]])
-def test_rows_with_different_keys_are_refused(rows: list[dict[str, object]], tmp_path: Path) -> None:
+def test_rows_with_different_keys_are_refused(rows, tmp_path):
     with pytest.raises(ValueError, match="all with the same keys"):
         write(replace(RESULT, rows=rows), tmp_path)
 
 
-def test_a_measurement_notes_where_and_with_what_it_was_made() -> None:
+def test_a_measurement_notes_where_and_with_what_it_was_made():
     result = begin(
         "speed", {"model": Path("/models/tiny.en"), "set": ["one", "two"]}, packages=("no-such-package",)
     )
@@ -167,7 +165,7 @@ def test_a_measurement_notes_where_and_with_what_it_was_made() -> None:
     assert "no-such-package" not in result.versions
 
 
-def test_a_command_names_files_of_the_repository_and_no_other_folders() -> None:
+def test_a_command_names_files_of_the_repository_and_no_other_folders():
     program = str(ROOT / "benchmarks" / "compare.py")
     shown = command([program, "--audio", "../other/audio", "--model", "/models/tiny.en"])
     assert shown == "python benchmarks/compare.py --audio audio --model tiny.en"

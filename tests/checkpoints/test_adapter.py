@@ -1,10 +1,7 @@
 """Adapters: weights that a file changes, in every backend, and files that are refused."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,22 +9,20 @@ import pytest
 import harken
 from checkpoint_files import huggingface_name, raises_checkpoint_error, random_weights, write_peft
 from harken.backend_factory import BackendFactory
-from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, with_adapters
+from harken.checkpoints import encoder_digest, open_checkpoint, with_adapters
 from harken.checkpoints.adapter import ADAPTER_FILE, adapted_names, serialize_adapter
 from harken.checkpoints.huggingface import export
 from harken.checkpoints.peft import PEFT_CONFIG
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
-from harken.contract import Floats
 from harken.errors import CheckpointNotFound, OptionError
 from tiny_models import DIMS, TOKENIZER, make_backend, make_mel
 from training_data import write_model
 
 RANK = 3
 BACKENDS = ("numpy", "native-int8", "onnx-fp32", "torch-fp32")
-Factors = dict[str, Floats]
 
 
-def make_factors(names: list[str]) -> Factors:
+def make_factors(names):
     """Draw the factors of a change to some matrices of the tiny model."""
     rng = np.random.default_rng(5)
     shapes = {"A": (RANK, DIMS.n_audio_state), "B": (DIMS.n_audio_state, RANK)}
@@ -38,30 +33,28 @@ def make_factors(names: list[str]) -> Factors:
     }
 
 
-def write_adapter(path: Path, factors: Factors, digest: str) -> Path:
+def write_adapter(path, factors, digest):
     path.write_bytes(b"".join(serialize_adapter(factors, digest, hears="live")))
     return path
 
 
 @pytest.fixture(scope="module")
-def stock(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+def stock(tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("model") / "model")
 
 
 @pytest.fixture(scope="module")
-def factors(stock: Checkpoint) -> Factors:
+def factors(stock):
     return make_factors(adapted_names(stock.weights))
 
 
 @pytest.fixture(scope="module")
-def adapter(stock: Checkpoint, factors: Factors, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def adapter(stock, factors, tmp_path_factory):
     path = tmp_path_factory.mktemp("adapter") / ADAPTER_FILE
     return write_adapter(path, factors, encoder_digest(stock))
 
 
-def test_an_adapter_adds_the_product_of_its_factors_to_the_matrices_it_names(
-    stock: Checkpoint, factors: Factors, adapter: Path
-) -> None:
+def test_an_adapter_adds_the_product_of_its_factors_to_the_matrices_it_names(stock, factors, adapter):
     adapted = with_adapters(stock, adapter)
     assert len(adapted_names(stock.weights)) == 4 * DIMS.n_audio_layer
     for name, values in stock.weights.items():
@@ -76,9 +69,7 @@ def test_an_adapter_adds_the_product_of_its_factors_to_the_matrices_it_names(
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_every_backend_computes_with_the_changed_weights(
-    name: str, stock: Checkpoint, adapter: Path, tmp_path: Path
-) -> None:
+def test_every_backend_computes_with_the_changed_weights(name, stock, adapter, tmp_path):
     kind, _, precision = name.partition("-")
     if kind == "torch":
         pytest.importorskip("torch")
@@ -101,8 +92,8 @@ def test_every_backend_computes_with_the_changed_weights(
 
 
 def test_load_takes_an_adapter_with_which_nothing_decodes_exactly_and_none_gives_the_stock_weights(
-    stock: Checkpoint, adapter: Path
-) -> None:
+    stock, adapter
+):
     plain, none, adapted = (
         harken.load(stock.path.parent, backend="numpy", adapter=each) for each in (None, "none", adapter)
     )
@@ -128,22 +119,20 @@ FACTORS_THAT_DO_NOT_FIT = [
 ]
 
 
-def assert_refused(checkpoint: Checkpoint, path: Path, message: str) -> None:
+def assert_refused(checkpoint, path, message):
     """Assert that an adapter is refused by its path when it is opened, or when the first weight is read."""
     with raises_checkpoint_error(f"{re.escape(f'{path}: ')}.*{re.escape(message)}"):
         with_adapters(checkpoint, path).weights[FIRST]
 
 
-def test_an_adapter_that_does_not_fit_is_refused(stock: Checkpoint, factors: Factors, tmp_path: Path) -> None:
+def test_an_adapter_that_does_not_fit_is_refused(stock, factors, tmp_path):
     for changes, message in FACTORS_THAT_DO_NOT_FIT:
         changed = {name: values for name, values in {**factors, **changes}.items() if values is not None}
         path = write_adapter(tmp_path / "bad.safetensors", changed, encoder_digest(stock))
         assert_refused(stock, path, message)
 
 
-def test_an_adapter_of_another_model_and_a_file_that_is_none_are_refused(
-    stock: Checkpoint, adapter: Path, tmp_path: Path
-) -> None:
+def test_an_adapter_of_another_model_and_a_file_that_is_none_are_refused(stock, adapter, tmp_path):
     export(tmp_path, DIMS, random_weights(DIMS, 9), TOKENIZER)
     other = open_checkpoint(tmp_path)
     made_for, found = encoder_digest(stock)[:8], encoder_digest(other)[:8]
@@ -167,12 +156,12 @@ EMBEDDING, NORM = "decoder.token_embedding", "decoder.ln.weight"
 SAVED = "base_model.model.model.decoder.layer_norm.modules_to_save.default.weight"
 
 
-def peft_name(name: str, rest: str) -> str:
+def peft_name(name, rest):
     return f"base_model.model.{huggingface_name(f'{name}.weight').removesuffix('weight')}{rest}"
 
 
 @pytest.fixture
-def peft(stock: Checkpoint, tmp_path: Path) -> Path:
+def peft(stock, tmp_path):
     """Write an adapter with LoRA of two matrices and of the embedding, magnitudes, and a whole weight."""
     rng = np.random.default_rng(1)
     shapes = {name: stock.weights.shape(f"{name}.weight") for name in (QUERY, MLP, EMBEDDING)}
@@ -197,9 +186,7 @@ def peft(stock: Checkpoint, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("use_rslora", [False, True])
-def test_an_adapter_of_peft_changes_the_weights_as_peft_merges_it(
-    stock: Checkpoint, peft: Path, use_rslora: bool
-) -> None:
+def test_an_adapter_of_peft_changes_the_weights_as_peft_merges_it(stock, peft, use_rslora):
     """After peft/tuners/lora/layer.py and dora.py."""
     config = json.loads((peft / PEFT_CONFIG).read_text())
     (peft / PEFT_CONFIG).write_text(json.dumps(config | {"use_rslora": use_rslora}))
@@ -208,7 +195,7 @@ def test_an_adapter_of_peft_changes_the_weights_as_peft_merges_it(
     adapted = with_adapters(stock, peft).weights
     expected = {name: values.astype(np.float32) for name, values in stock.weights.items()}
 
-    def product(name: str, kind: str = "", leaf: str = ".weight") -> Floats:
+    def product(name, kind="", leaf=".weight"):
         return arrays[peft_name(name, f"lora_{kind}B{leaf}")] @ arrays[peft_name(name, f"lora_{kind}A{leaf}")]
 
     expected[f"{QUERY}.weight"] += 2 / rank * product(QUERY)
@@ -222,7 +209,7 @@ def test_an_adapter_of_peft_changes_the_weights_as_peft_merges_it(
         np.testing.assert_allclose(adapted[name], values, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def test_several_adapters_are_added_one_after_the_other(stock: Checkpoint, adapter: Path, peft: Path) -> None:
+def test_several_adapters_are_added_one_after_the_other(stock, adapter, peft):
     both = with_adapters(stock, [adapter, peft])
     one, other = with_adapters(stock, adapter), with_adapters(stock, str(peft))
     name = f"{QUERY}.weight"
@@ -233,7 +220,7 @@ def test_several_adapters_are_added_one_after_the_other(stock: Checkpoint, adapt
     assert harken.load(stock.path.parent, backend="numpy", adapter=[adapter, peft]).dims == stock.dims
 
 
-BAD_PEFT: list[tuple[dict[str, object], str, str]] = [
+BAD_PEFT = [
     ({"peft_type": "IA3"}, "", 'an adapter of type "IA3", allowed is "LORA"'),
     ({"lora_alpha": "8"}, "", 'lora_alpha is "8"'),
     ({"lora_alpha": float("nan")}, "", "lora_alpha is NaN"),
@@ -249,9 +236,7 @@ BAD_PEFT: list[tuple[dict[str, object], str, str]] = [
 
 
 @pytest.mark.parametrize(("config", "name", "message"), BAD_PEFT)
-def test_an_adapter_of_peft_that_does_not_fit_is_refused(
-    stock: Checkpoint, tmp_path: Path, config: dict[str, object], name: str, message: str
-) -> None:
+def test_an_adapter_of_peft_that_does_not_fit_is_refused(stock, tmp_path, config, name, message):
     arrays = {name: np.zeros((4, 64), np.float32)}
     if not name:
         factors = {"lora_A.weight": (4, 64), "lora_B.weight": (64, 4)}
@@ -260,7 +245,7 @@ def test_an_adapter_of_peft_that_does_not_fit_is_refused(
         with_adapters(stock, write_peft(tmp_path, arrays, **config))
 
 
-def test_an_adapter_changes_the_embedding_and_the_output_alike(stock: Checkpoint, tmp_path: Path) -> None:
+def test_an_adapter_changes_the_embedding_and_the_output_alike(stock, tmp_path):
     name = f"{EMBEDDING}.weight"
     arrays = {peft_name(EMBEDDING, "weight"): np.ones(stock.weights.shape(name), np.float32)}
     with raises_checkpoint_error("to the same values", most_bytes=1 << 26):

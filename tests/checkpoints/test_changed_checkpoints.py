@@ -1,15 +1,11 @@
 """Model files that change while they are read, and weights that are not finite: an error, never wrong text."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +15,12 @@ from checkpoint_files import raises_checkpoint_error
 from harken.backend_factory import BackendFactory
 from harken.backends.onnx import graphs
 from harken.checkpoints import model_files, open_checkpoint
-from harken.contract import Backend, Floats
 from harken.errors import BackendUnavailable, CheckpointError
 
 MEL = np.random.default_rng(1).standard_normal((1, files.TINY.n_mels, 2 * files.TINY.n_audio_ctx), np.float32)
 
 
-def make_backend(path: Path, cache: Path, name: str = "onnx") -> Backend:
+def make_backend(path, cache, name="onnx"):
     threads = None if name == "numpy" else 1
     factory = BackendFactory(backend=name, precision="fp32", threads=threads, device="cpu", cache=cache)
     try:
@@ -34,21 +29,21 @@ def make_backend(path: Path, cache: Path, name: str = "onnx") -> Backend:
         pytest.skip(str(error))
 
 
-def logits(backend: Backend) -> Floats:
+def logits(backend):
     return backend.open_session(backend.encode(MEL), [0], 8).extend([[1, 2, 3]]).values
 
 
-def write_model(folder: Path, seed: int = 0) -> Path:
+def write_model(folder, seed=0):
     """Write a model and return the file of its weights."""
     return files.write_huggingface(folder, files.TINY, files.random_weights(seed=seed)) / "model.safetensors"
 
 
-def replace(path: Path) -> None:
+def replace(path):
     """Put the file of another model in its place."""
     os.replace(write_model(path.parent / "other", seed=1), path)
 
 
-def overwrite(path: Path, *, backdated: bool = False) -> None:
+def overwrite(path, *, backdated=False):
     """Write the weights of another model into the same file."""
     before, other = path.stat(), write_model(path.parent / "other", seed=1)
     assert other.stat().st_size == before.st_size
@@ -67,15 +62,15 @@ CHANGES = [
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path):
     return write_model(tmp_path / "model")
 
 
-def during(monkeypatch: pytest.MonkeyPatch, graph_name: str, change: Callable[[], Any]) -> None:
+def during(monkeypatch, graph_name, change):
     """Have something happen while a graph is built for the first time, when its weights have been read in part."""
     build = getattr(graphs, graph_name)
 
-    def build_and_change(weights: Any, *options: Any) -> Any:
+    def build_and_change(weights, *options):
         monkeypatch.setattr(graphs, graph_name, build)
         weights["decoder.ln.weight"]
         change()
@@ -86,8 +81,8 @@ def during(monkeypatch: pytest.MonkeyPatch, graph_name: str, change: Callable[[]
 
 @pytest.mark.parametrize("graph_name", ["encoder", "cross_kv", "decoder"])
 def test_model_that_changes_while_graphs_are_built_is_refused_and_not_stored(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graph_name: str
-) -> None:
+    model, tmp_path, monkeypatch, graph_name
+):
     original = model.read_bytes()
     during(monkeypatch, graph_name, lambda: overwrite(model))
     with pytest.raises(CheckpointError, match=r"model\.safetensors: changed while it was read"):
@@ -101,9 +96,7 @@ def test_model_that_changes_while_graphs_are_built_is_refused_and_not_stored(
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_model_that_changed_since_it_was_opened_is_refused(
-    model: Path, tmp_path: Path, change: Callable[[Path], Any]
-) -> None:
+def test_model_that_changed_since_it_was_opened_is_refused(model, tmp_path, change):
     checkpoint = open_checkpoint(model)
     change(model)
     for backend in ("onnx", "numpy"):
@@ -112,10 +105,10 @@ def test_model_that_changed_since_it_was_opened_is_refused(
     assert not (tmp_path / "cache").exists()
 
 
-def test_model_that_changes_while_it_is_hashed_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_changes_while_it_is_hashed_is_refused(model, monkeypatch):
     hash_file = hashlib.file_digest
 
-    def hash_and_change(*given: Any) -> Any:
+    def hash_and_change(*given):
         done = hash_file(*given)
         overwrite(model)
         return done
@@ -127,10 +120,8 @@ def test_model_that_changes_while_it_is_hashed_is_refused(model: Path, monkeypat
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_hash_of_a_large_file_is_kept_until_the_file_changes(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], Any]
-) -> None:
-    def digest() -> str:
+def test_the_hash_of_a_large_file_is_kept_until_the_file_changes(model, tmp_path, monkeypatch, change):
+    def digest():
         monkeypatch.setattr(model_files, "_digests", {})  # as in another process
         return open_checkpoint(model).weights.digest
 
@@ -149,9 +140,7 @@ def test_the_hash_of_a_large_file_is_kept_until_the_file_changes(
         assert len(hashed) == 3 * at_first - 1
 
 
-def test_model_of_which_only_attributes_change_is_unchanged(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_of_which_only_attributes_change_is_unchanged(model, tmp_path, monkeypatch):
     """As a hard link does, by ``cp -al`` of backups and by package managers."""
     expected = logits(make_backend(model, tmp_path, "numpy"))
     during(monkeypatch, "encoder", lambda: model.with_name("backup").hardlink_to(model))
@@ -165,12 +154,10 @@ def test_model_of_which_only_attributes_change_is_unchanged(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the file system does not tell when attributes were set")
-def test_attributes_may_change_again_while_the_file_is_hashed(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attributes_may_change_again_while_the_file_is_hashed(model, monkeypatch):
     weights, hash_file, changed = open_checkpoint(model).weights, hashlib.file_digest, []
 
-    def hash_and_change(*given: Any) -> Any:
+    def hash_and_change(*given):
         done = hash_file(*given)
         time.sleep(0.02)  # so that the file system tells the times apart
         changed.append(model.chmod(0o600))
@@ -184,7 +171,7 @@ def test_attributes_may_change_again_while_the_file_is_hashed(
 
 
 @pytest.mark.parametrize("name", ["config.json", "model-00001-of-00002.safetensors"])
-def test_every_file_of_a_model_is_watched(tmp_path: Path, name: str) -> None:
+def test_every_file_of_a_model_is_watched(tmp_path, name):
     files.write_huggingface(tmp_path, files.TINY, files.random_weights(), shards=2)
     weights = open_checkpoint(tmp_path).weights
     weights.check_unchanged()
@@ -195,7 +182,7 @@ def test_every_file_of_a_model_is_watched(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["onnx", "numpy", "torch"])
-def test_weights_that_are_not_finite_are_refused(tmp_path: Path, backend: str) -> None:
+def test_weights_that_are_not_finite_are_refused(tmp_path, backend):
     matrix = "decoder.blocks.1.mlp.0.weight"
     for name, value in (("encoder.conv1.bias", np.inf), (matrix, np.nan), (matrix, -np.inf)):
         weights = files.random_weights()

@@ -1,7 +1,5 @@
 """Damaged, truncated and malicious checkpoints: an error of one line, no code that runs, and no large allocation."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import random
@@ -9,10 +7,8 @@ import re
 import struct
 import tracemalloc
 import zipfile
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,45 +24,45 @@ from harken.types import Dims
 
 WEIGHTS = files.random_weights()
 HUGE, int32 = b"\xff" * 4, struct.Struct("<i").pack
-Write = Callable[[Path], Path]
-"""Writes a checkpoint to an empty folder, and returns what is opened."""
 
 
 # --- Writers of damage -------------------------------------------------------------------------------------
 
+# Most return a function that writes a checkpoint to an empty folder, and returns what is opened.
 
-def written(path: Path, data: bytes) -> Path:
+
+def written(path, data):
     path.write_bytes(data)
     return path
 
 
-def content(data: bytes) -> Write:
+def content(data):
     """Write a file of a neutral name."""
     return lambda folder: written(folder / "model", data)
 
 
-def beside(name: str, data: bytes, shards: int = 2) -> Write:
+def beside(name, data, shards=2):
     """Write a Hugging Face model, and replace one of its files."""
     return lambda folder: written(config(shards=shards)(folder) / name, data).parent
 
 
-def shard(name: object) -> Write:
+def shard(name):
     """Write a model whose index names a shard."""
     weight_map = {"a": "model-00001-of-00002.safetensors", "b": name}
     return beside("model.safetensors.index.json", json.dumps({"weight_map": weight_map}).encode())
 
 
-def safetensors(header: object, data: bytes = b"", size: int | None = None) -> Write:
+def safetensors(header, data=b"", size=None):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     header_size = struct.pack("<Q", len(text) if size is None else size)
     return beside("model.safetensors", header_size + text + data, shards=1)
 
 
-def entry(dtype: str = "F32", shape: object = (1,), offsets: object = (0, 4)) -> dict[str, object]:
+def entry(dtype="F32", shape=(1,), offsets=(0, 4)):
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-def config(weights: files.Arrays = WEIGHTS, shards: int = 1, **changes: object) -> Write:
+def config(weights=WEIGHTS, shards=1, **changes):
     """Write a Hugging Face model with changes to its configuration."""
     return lambda folder: files.write_huggingface(folder, files.TINY, weights, shards=shards, config=changes)
 
@@ -75,7 +71,7 @@ decoder = partial(config, files.decoder_of(WEIGHTS))
 """Writes a decoder without an encoder, with changes to the configuration of the whole model."""
 
 
-def weights(name: str, *shape: int) -> Write:
+def weights(name, *shape):
     """Write an OpenAI file with a weight of another shape; without it, if that is none."""
     changed = {**WEIGHTS, name: np.ones(shape, "f4")}
     if not shape:
@@ -83,10 +79,10 @@ def weights(name: str, *shape: int) -> Write:
     return lambda folder: files.write_openai(folder / "m.pt", files.TINY, changed)
 
 
-def stored(change: Callable[[bytes], bytes], format: str = "openai", file: str = "") -> Write:
+def stored(change, format="openai", file=""):
     """Write a model in a format, and change the bytes of it, or of a file of it."""
 
-    def write(folder: Path) -> Path:
+    def write(folder):
         path = files.FORMATS[format](folder, files.TINY, WEIGHTS) / file
         return written(path, change(path.read_bytes()))
 
@@ -98,18 +94,18 @@ ggml = partial(stored, format="ggml")
 openvino = partial(stored, format="openvino", file="openvino_decoder_model.xml")
 
 
-def at(marker: bytes, skip: int, new: bytes) -> Callable[[bytes], bytes]:
+def at(marker, skip, new):
     """Overwrite the bytes that come `skip` bytes after a marker."""
 
-    def change(data: bytes) -> bytes:
+    def change(data):
         start = data.index(marker) + len(marker) + skip
         return data[:start] + new + data[start + len(new) :]
 
     return change
 
 
-def archive(*members: tuple[str, bytes], compression: int = zipfile.ZIP_STORED) -> Write:
-    def write(folder: Path) -> Path:
+def archive(*members, compression=zipfile.ZIP_STORED):
+    def write(folder):
         (folder / "config.json").write_text("{}")
         with zipfile.ZipFile(folder / "m.pt", "w", compression) as file:
             for name, data in members:
@@ -119,24 +115,23 @@ def archive(*members: tuple[str, bytes], compression: int = zipfile.ZIP_STORED) 
     return write
 
 
-def pickled(data: bytes, compression: int = zipfile.ZIP_STORED) -> Write:
+def pickled(data, compression=zipfile.ZIP_STORED):
     return archive(("archive/data.pkl", data), compression=compression)
 
 
-def doubled(times: int) -> bytes:
-    """Return instructions that repeatedly replace the top of the stack by a pair of itself."""
-    return b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(times))
+DOUBLED = b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(200))
+"""Instructions that repeatedly replace the top of the stack by a pair of itself."""
 
 
-def torch(dims: object, state: object = WEIGHTS) -> Write:
+def torch(dims, state=WEIGHTS):
     return lambda folder: files.write_torch(folder / "m.pt", {"dims": dims, "model_state_dict": state})
 
 
-def dims(**changes: object) -> Write:
+def dims(**changes):
     return torch({**asdict(files.TINY), **changes})
 
 
-def tensor(**changes: object) -> Write:
+def tensor(**changes):
     """Write a model with a false description of one tensor."""
     name = "decoder.ln.weight"
     true_entry = files.TorchTensor(kind="Half", key="0", items=32, offset=0, shape=(32,), strides=(1,))
@@ -144,13 +139,13 @@ def tensor(**changes: object) -> Write:
     return torch(asdict(files.TINY), state)
 
 
-def oversized_member(data: bytes) -> bytes:
+def oversized_member(data):
     """Have the first entry of the directory of a zip archive claim four gigabytes."""
     start = data.index(b"PK\x01\x02") + 20
     return data[:start] + struct.pack("<II", 0xFFFFFFF0, 0xFFFFFFF0) + data[start + 8 :]
 
 
-def outer_product(data: bytes) -> bytes:
+def outer_product(data):
     """Replace a matrix by the product of a column and a row, which takes more memory than the file has bytes."""
     column, row = (
         f'<layer id="{number}" name="self.layers.0.fc1.weight" type="Const"><data element_type="f16" shape="{shape}" '
@@ -175,7 +170,7 @@ STORAGE_TYPE = b"\x80\x02}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\x07
 NOT_IDS = "draft_vocabulary is not a list of token ids"
 NOT_ASCENDING = "draft_vocabulary is not ascending, or not within 0 to 95"
 
-DAMAGE: dict[str, list[tuple[Write, str]]] = {
+DAMAGE = {
     "files of another kind": [
         (content(b""), "empty; allowed are"),
         (content(b"abcdef"), "not a model in a known format; allowed are a CTranslate2 directory"),
@@ -290,11 +285,11 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (pickled(b"\x80\x02N."), "holds no dict of weights"),
     ],
     "pickles that take exponential time to hash or print": [
-        (pickled(b"\x80\x02})" + doubled(200) + b"K\x01s."), MISFIT),
-        (pickled(b"\x80\x02})" + doubled(200) + b")R."), MISFIT),
-        (pickled(b"\x80\x02})" + doubled(200) + b"Q."), MISFIT),
-        (pickled(b"\x80\x04\x8c\x02os)" + doubled(200) + b"\x93."), MISFIT),
-        (pickled(STORAGE_TYPE + doubled(200) + b"NNNtQK\0))tRs."), "'w' has another type than torch Float"),
+        (pickled(b"\x80\x02})" + DOUBLED + b"K\x01s."), MISFIT),
+        (pickled(b"\x80\x02})" + DOUBLED + b")R."), MISFIT),
+        (pickled(b"\x80\x02})" + DOUBLED + b"Q."), MISFIT),
+        (pickled(b"\x80\x04\x8c\x02os)" + DOUBLED + b"\x93."), MISFIT),
+        (pickled(STORAGE_TYPE + DOUBLED + b"NNNtQK\0))tRs."), "'w' has another type than torch Float"),
     ],
     "dimensions": [
         (dims(n_mels="8"), NO_INTEGER),
@@ -325,7 +320,7 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_is_refused_with_its_reason_in_one_line_that_names_the_file(tmp_path: Path, kind: str) -> None:
+def test_damage_is_refused_with_its_reason_in_one_line_that_names_the_file(tmp_path, kind):
     for number, (write, reason) in enumerate(DAMAGE[kind]):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -337,7 +332,7 @@ def test_damage_is_refused_with_its_reason_in_one_line_that_names_the_file(tmp_p
 # --- What no table shows -----------------------------------------------------------------------------------
 
 
-def test_imports_of_a_pickle_are_only_names_and_plain_data_and_tensors_are_parsed() -> None:
+def test_imports_of_a_pickle_are_only_names_and_plain_data_and_tensors_are_parsed():
     assert parse_pickle(b"\x80\x02cos\nsystem\n.") == Global("os system")
     value = {"a": (1, 2.5, True, None), "b": [], "c": {3: "x"}, "d": [1, (2,), (3, 4), (5, 6, 7), ()]}
     for protocol in (2, 4, 5):
@@ -346,8 +341,8 @@ def test_imports_of_a_pickle_are_only_names_and_plain_data_and_tensors_are_parse
     assert parse_pickle(view + b"R.") == PickledTensor(None, 0, (), (), None, None)
 
 
-def test_dimension_with_exponential_print_time_is_refused(tmp_path: Path) -> None:
-    deep: object = ()
+def test_dimension_with_exponential_print_time_is_refused(tmp_path):
+    deep = ()
     for _ in range(200):
         deep = (deep, deep)
     with raises_checkpoint_error("is unknown or not an integer"):
@@ -364,7 +359,7 @@ SMALLEST = Dims(
 ROUNDS = 24
 
 
-def write_decoder(folder: Path, dims: Dims, weights: files.Arrays) -> Path:
+def write_decoder(folder, dims, weights):
     """Write a decoder without an encoder, with every entry that its configuration may have."""
     entry = {"encoder_sha256": "0f" * 32, "draft_vocabulary": [0, 2, 3]}
     return files.write_huggingface(folder, dims, files.decoder_of(weights), config={"harken": entry})
@@ -377,7 +372,7 @@ KINDS = (
 WRITERS = {kind: files.FORMATS[kind] for kind in KINDS} | {"decoder": write_decoder}
 
 
-def headers(data: bytes) -> list[int]:
+def headers(data):
     """Return positions of bytes that are not weights: text, and bytes close to it."""
     text = [i for i, byte in enumerate(data) if byte in b"abcdefghijklmnopqrstuvwxyz._/"]
     runs = [a for a, b in zip(text, text[5:], strict=False) if b - a == 5]
@@ -385,7 +380,7 @@ def headers(data: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_damaged_checkpoint_opens_whole_or_is_rejected(tmp_path: Path, writer: str) -> None:
+def test_damaged_checkpoint_opens_whole_or_is_rejected(tmp_path, writer):
     opened = WRITERS[writer](tmp_path, SMALLEST, files.random_weights(SMALLEST))
     assert open_checkpoint(opened, assistant=True).dims in (SMALLEST, SMALLEST.without_encoder())
     originals = [
@@ -401,7 +396,7 @@ def test_damaged_checkpoint_opens_whole_or_is_rejected(tmp_path: Path, writer: s
     assert survived < ROUNDS, "no damage was detected: it is not in the right positions"
 
 
-def opens_whole(path: Path, seed: int) -> bool:
+def opens_whole(path, seed):
     """Return whether a checkpoint opens with all weights of its dimensions; else it is refused in one line."""
     refused = ""
     tracemalloc.start()

@@ -1,29 +1,18 @@
 """Decoders without an encoder, whose encoder they share, and assistants that are changes of a small one."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import checkpoint_files as files
 from checkpoint_files import raises_checkpoint_error
-from harken.checkpoints import (
-    Checkpoint,
-    assistant,
-    encoder_digest,
-    find_assistant,
-    open_checkpoint,
-    shares_encoder,
-)
+from harken.checkpoints import assistant, encoder_digest, find_assistant, open_checkpoint, shares_encoder
 from harken.checkpoints.adapter import serialize_adapter
 from harken.checkpoints.assistant import ASSISTANT_FILE, serialize_assistant
 from harken.checkpoints.huggingface import export
-from harken.contract import Floats
 from harken.errors import CheckpointNotFound
 from real_models import model_path
 from tiny_models import DIMS, TOKENIZER
@@ -32,18 +21,18 @@ WEIGHTS = files.random_weights()
 DECODER = files.decoder_of(WEIGHTS)
 
 
-def write(directory: Path, **config: object) -> Path:
+def write(directory, **config):
     """Write a decoder as transformers does, with the configuration of the whole model."""
     return files.write_huggingface(directory, files.TINY, DECODER, config=config)
 
 
-def write_model(path: Path, weights: files.Arrays = WEIGHTS) -> Checkpoint:
+def write_model(path, weights=WEIGHTS):
     return open_checkpoint(files.write_openai(path, files.TINY, weights))
 
 
 @pytest.mark.parametrize("torch", [False, True], ids=["safetensors", "torch"])
 @pytest.mark.parametrize("shards", [1, 2])
-def test_decoder_without_encoder_opens(tmp_path: Path, torch: bool, shards: int) -> None:
+def test_decoder_without_encoder_opens(tmp_path, torch, shards):
     files.write_huggingface(tmp_path, files.TINY, DECODER, shards=shards, torch=torch)
     checkpoint = open_checkpoint(tmp_path, assistant=True)
     assert not checkpoint.has_encoder
@@ -52,7 +41,7 @@ def test_decoder_without_encoder_opens(tmp_path: Path, torch: bool, shards: int)
     assert checkpoint.encoder_sha256 is checkpoint.draft_vocabulary is None
 
 
-def test_configuration_of_a_decoder_is_read(tmp_path: Path) -> None:
+def test_configuration_of_a_decoder_is_read(tmp_path):
     for layers in (0, 2, 12, -1, "many"):  # which are of the whole model
         path = write(tmp_path / str(layers), encoder_layers=layers)
         assert open_checkpoint(path, assistant=True).dims.n_audio_layer == 0
@@ -67,7 +56,7 @@ def test_configuration_of_a_decoder_is_read(tmp_path: Path) -> None:
     ).has_encoder
 
 
-def test_decoder_as_main_model_or_without_the_dimensions_of_its_encoder_is_refused(tmp_path: Path) -> None:
+def test_decoder_as_main_model_or_without_the_dimensions_of_its_encoder_is_refused(tmp_path):
     write(tmp_path)
     advice = "give it as assistant of the model that it was made from"
     with raises_checkpoint_error(rf"model\.safetensors: has no encoder: {advice}"):
@@ -79,7 +68,7 @@ def test_decoder_as_main_model_or_without_the_dimensions_of_its_encoder_is_refus
         open_checkpoint(tmp_path / "model.safetensors", assistant=True)
 
 
-def test_encoder_digest_hashes_names_shapes_and_float32_values_whatever_the_format(tmp_path: Path) -> None:
+def test_encoder_digest_hashes_names_shapes_and_float32_values_whatever_the_format(tmp_path):
     expected = hashlib.sha256()
     for name in sorted(WEIGHTS):
         if name.startswith("encoder."):
@@ -95,9 +84,7 @@ def test_encoder_digest_hashes_names_shapes_and_float32_values_whatever_the_form
         assert encoder_digest(open_checkpoint(path)) == expected.hexdigest()
 
 
-def test_encoder_is_shared_with_equal_weights_alone_and_other_sizes_are_seen_without_reading(
-    tmp_path: Path,
-) -> None:
+def test_encoder_is_shared_with_equal_weights_alone_and_other_sizes_are_seen_without_reading(tmp_path):
     one = write_model(tmp_path / "1.pt")
     assert shares_encoder(one, one)
     for name in ("encoder.conv1.bias", "encoder.blocks.1.mlp.2.weight"):
@@ -113,10 +100,10 @@ def test_encoder_is_shared_with_equal_weights_alone_and_other_sizes_are_seen_wit
     assert not shares_encoder(assistant, one)
 
 
-def test_decoder_shares_the_encoder_that_it_was_made_for(tmp_path: Path) -> None:
+def test_decoder_shares_the_encoder_that_it_was_made_for(tmp_path):
     model = write_model(tmp_path / "m.pt")
 
-    def decoder(**config: object) -> Checkpoint:
+    def decoder(**config):
         return open_checkpoint(write(tmp_path / "d", **config), assistant=True)
 
     assert shares_encoder(decoder(), model)
@@ -135,13 +122,13 @@ CHANGED, STITCHED, VECTOR = "attn.query.weight", "cross_attn.value.weight", "mlp
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
     export(folder, NARROW, files.random_weights(NARROW, 3), TOKENIZER)
     return open_checkpoint(folder)
 
 
-def assistant_changes() -> dict[str, Floats]:
+def assistant_changes():
     """Draw a change, a vector, and what attends to the wider encoder, in every layer."""
     rng = np.random.default_rng(0)
     shapes = {VECTOR: (32,), f"{CHANGED}.A": (RANK, 32), f"{CHANGED}.B": (32, RANK)}
@@ -154,15 +141,13 @@ def assistant_changes() -> dict[str, Floats]:
     }
 
 
-def write_assistant(folder: Path, changes: dict[str, Floats], small: Path) -> Path:
+def write_assistant(folder, changes, small):
     content = b"".join(serialize_assistant(changes, "0" * 64, str(small)))
     (folder / ASSISTANT_FILE).write_bytes(content)
     return folder
 
 
-def test_an_assistant_is_the_decoder_of_a_small_model_with_its_changes(
-    small: Checkpoint, tmp_path: Path
-) -> None:
+def test_an_assistant_is_the_decoder_of_a_small_model_with_its_changes(small, tmp_path):
     changes = assistant_changes()
     made = open_checkpoint(write_assistant(tmp_path, changes, small.path.parent), assistant=True)
     assert (made.dims.n_audio_state, made.dims.has_encoder, made.encoder_sha256) == (64, False, "0" * 64)
@@ -184,7 +169,7 @@ ASSISTANTS_THAT_DO_NOT_FIT = [
 ]
 
 
-def test_an_assistant_that_does_not_fit_is_refused(small: Checkpoint, tmp_path: Path) -> None:
+def test_an_assistant_that_does_not_fit_is_refused(small, tmp_path):
     for changes, message in ASSISTANTS_THAT_DO_NOT_FIT:
         changed = {**assistant_changes(), **changes}
         fitting = {name: values for name, values in changed.items() if values is not None}
@@ -199,8 +184,8 @@ def test_an_assistant_that_does_not_fit_is_refused(small: Checkpoint, tmp_path: 
 
 
 def test_an_assistant_is_found_by_the_name_of_the_small_model_and_the_encoder_of_the_other(
-    small: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    small, tmp_path, monkeypatch
+):
     monkeypatch.setattr(assistant, "ASSISTANTS", tmp_path)
     mains = []
     for seed in (1, 2):
@@ -209,23 +194,23 @@ def test_an_assistant_is_found_by_the_name_of_the_small_model_and_the_encoder_of
         mains.append(open_checkpoint(tmp_path / str(seed)))
     content = serialize_assistant(assistant_changes(), encoder_digest(mains[0]), "tiny")
     (tmp_path / "a.safetensors").write_bytes(b"".join(content))
-    asked: list[str] = []
+    asked = []
 
-    def open_model(name: str) -> Checkpoint:
+    def open_model(name):
         asked.append(name)
         return small
 
     assert [find_assistant(main, open_model) is not None for main in (*mains, small)] == [True, False, False]
     assert {*asked} == {"tiny"}
 
-    def is_not_here(name: str) -> Checkpoint:
+    def is_not_here(name):
         raise CheckpointNotFound(name)
 
     assert find_assistant(mains[0], is_not_here) is None
 
 
 @pytest.mark.real
-def test_assistant_that_comes_with_harken_is_found_for_the_model_it_was_trained_for() -> None:
+def test_assistant_that_comes_with_harken_is_found_for_the_model_it_was_trained_for():
     tiny, small = (open_checkpoint(model_path(name)) for name in ("tiny", "small"))
     made = find_assistant(small, {"tiny": tiny}.__getitem__)
     assert made

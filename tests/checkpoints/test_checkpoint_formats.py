@@ -1,16 +1,11 @@
 """Checkpoint formats: one random model, written in every format, is read back unchanged, or within half a step."""
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 import checkpoint_files as files
@@ -32,8 +27,7 @@ WITHOUT_LOSS = (
     *("openai", "safetensors", "sharded", "torch-bin", "torch-shards", "ctranslate2"),
     *("gguf", "onnx", "onnx-external", "openvino"),
 )
-Write = Callable[..., Path]
-EXACT: list[tuple[str, Write, files.Arrays, files.Arrays, str]] = [
+EXACT = [
     *((name, files.FORMATS[name], half, half, "float16") for name in WITHOUT_LOSS for half in [HALF]),
     *((name, files.FORMATS[name], single, single, "float32") for name in WITHOUT_LOSS for single in [SINGLE]),
     *((name, files.FORMATS[name], BFLOAT16, AS_SINGLE, "bfloat16") for name in ("safetensors", "torch-bin")),
@@ -43,7 +37,7 @@ EXACT: list[tuple[str, Write, files.Arrays, files.Arrays, str]] = [
 ]
 
 
-def assert_read_as(path: Path, expected: files.Arrays, format: str, dtype: str) -> None:
+def assert_read_as(path, expected, format, dtype):
     checkpoint = open_checkpoint(path)
     assert (checkpoint.format, checkpoint.dims, checkpoint.stored_dtype) == (format, files.TINY, dtype)
     assert set(checkpoint.weights) == set(expected)
@@ -53,16 +47,14 @@ def assert_read_as(path: Path, expected: files.Arrays, format: str, dtype: str) 
 
 
 @pytest.mark.parametrize(("name", "write", "weights", "expected", "dtype"), EXACT)
-def test_stored_weights_are_read_exactly(
-    tmp_path: Path, name: str, write: Write, weights: files.Arrays, expected: files.Arrays, dtype: str
-) -> None:
+def test_stored_weights_are_read_exactly(tmp_path, name, write, weights, expected, dtype):
     format = name.partition("-")[0]
     format = "huggingface" if format in ("safetensors", "sharded", "torch") else format
     assert_read_as(write(tmp_path, files.TINY, weights), expected, format, dtype)
 
 
 @pytest.mark.parametrize("npz", [True, False], ids=["npz", "safetensors"])
-def test_mlx_has_its_layout_turned_and_the_positions_computed(tmp_path: Path, npz: bool) -> None:
+def test_mlx_has_its_layout_turned_and_the_positions_computed(tmp_path, npz):
     checkpoint = open_checkpoint(files.write_mlx(tmp_path, files.TINY, HALF, npz=npz))
     assert (checkpoint.format, checkpoint.dims, {*checkpoint.weights}) == ("mlx", files.TINY, {*HALF})
     for name, values in HALF.items():
@@ -73,7 +65,7 @@ def test_mlx_has_its_layout_turned_and_the_positions_computed(tmp_path: Path, np
     np.testing.assert_allclose(positions[3, [15, 31]], [np.sin(3e-4), np.cos(3e-4)], rtol=1e-5)
 
 
-def test_layers_of_low_rank_are_the_product_of_their_factors(tmp_path: Path) -> None:
+def test_layers_of_low_rank_are_the_product_of_their_factors(tmp_path):
     """As in lite-whisper, whose layers compute ``x @ weight1 @ weight2 + bias``, those of the keys too."""
     rng, config = np.random.default_rng(0), {"model_type": "lite-whisper"}
     stored, products = dict(SINGLE), {}
@@ -96,7 +88,7 @@ def test_layers_of_low_rank_are_the_product_of_their_factors(tmp_path: Path) -> 
         open_checkpoint(path)
 
 
-def write_compiled(directory: Path, output: files.Array) -> Path:
+def write_compiled(directory, output):
     """Write a model as it is saved after torch.compile, with the matrix of the output beside the embedding."""
     config = {"tie_word_embeddings": False}
     files.write_huggingface(directory, files.TINY, {}, config=config)
@@ -105,7 +97,7 @@ def write_compiled(directory: Path, output: files.Array) -> Path:
     return directory
 
 
-def test_the_output_is_the_embedding(tmp_path: Path) -> None:
+def test_the_output_is_the_embedding(tmp_path):
     assert_read_as(write_compiled(tmp_path / "same", HALF[EMBEDDING]), HALF, "huggingface", "float16")
     wider = write_compiled(tmp_path / "same", HALF[EMBEDDING].astype(np.float32))
     np.testing.assert_array_equal(open_checkpoint(wider).weights[EMBEDDING], HALF[EMBEDDING])
@@ -123,7 +115,7 @@ def test_the_output_is_the_embedding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writer", ["safetensors", "sharded", "torch-bin", "ggml", "gguf", "mlx"])
-def test_two_weights_of_one_name_are_refused(tmp_path: Path, writer: str) -> None:
+def test_two_weights_of_one_name_are_refused(tmp_path, writer):
     """As in files of a training that hold the model and its teacher."""
     both = HALF | {"teacher.decoder.ln.bias": HALF["decoder.ln.bias"]}
     path = files.FORMATS[writer](tmp_path, files.TINY, both)
@@ -134,19 +126,19 @@ def test_two_weights_of_one_name_are_refused(tmp_path: Path, writer: str) -> Non
 
 
 @pytest.mark.parametrize("writer", ["safetensors", "gguf", "mlx", "onnx", "openvino"])
-def test_alignment_heads_are_those_beside_the_weights(tmp_path: Path, writer: str) -> None:
+def test_alignment_heads_are_those_beside_the_weights(tmp_path, writer):
     path = files.FORMATS[writer](tmp_path, files.TINY, HALF)
     (tmp_path / "generation_config.json").write_text('{"alignment_heads": [[1, 0], [2, 3]]}')
     expected = ((1, 0),) if writer == "mlx" else ((1, 0), (2, 3))  # its own file holds them
     assert open_checkpoint(path).alignment_heads == expected
 
 
-def test_names_of_a_model_trained_in_several_processes_are_known(tmp_path: Path) -> None:
+def test_names_of_a_model_trained_in_several_processes_are_known(tmp_path):
     wrapped = {f"module.{name}": values for name, values in HALF.items()}
     assert_read_as(files.write_openai(tmp_path / "m.pt", files.TINY, wrapped), HALF, "openai", "float16")
 
 
-def test_weights_of_a_variant_and_in_float64_are_read(tmp_path: Path) -> None:
+def test_weights_of_a_variant_and_in_float64_are_read(tmp_path):
     double = {name: values.astype(np.float64) for name, values in SINGLE.items()}
     one = files.write_huggingface(tmp_path / "one", files.TINY, double)
     (one / "model.safetensors").rename(one / "model.fp64.safetensors")
@@ -156,7 +148,7 @@ def test_weights_of_a_variant_and_in_float64_are_read(tmp_path: Path) -> None:
     assert_read_as(shards, HALF, "huggingface", "float16")
 
 
-def test_weights_are_read_only_and_read_on_each_access_but_not_to_know_their_names(tmp_path: Path) -> None:
+def test_weights_are_read_only_and_read_on_each_access_but_not_to_know_their_names(tmp_path):
     path = files.write_openai(tmp_path / "m.pt", files.TINY, HALF)
     weights, name = open_checkpoint(path).weights, "decoder.ln.weight"
     assert weights.shape(name) == (32,)
@@ -172,7 +164,7 @@ def test_weights_are_read_only_and_read_on_each_access_but_not_to_know_their_nam
 
 
 @pytest.mark.parametrize("writer", [*WITHOUT_LOSS, "ggml", "mlx"])
-def test_digest_changes_with_the_last_weight_and_the_number_of_heads(tmp_path: Path, writer: str) -> None:
+def test_digest_changes_with_the_last_weight_and_the_number_of_heads(tmp_path, writer):
     last = "decoder.blocks.2.mlp.2.weight"
     other = {**HALF, last: HALF[last].copy()}
     other[last][-1, -1] += 1
@@ -188,9 +180,7 @@ def test_digest_changes_with_the_last_weight_and_the_number_of_heads(tmp_path: P
     assert len({*digests}) == 3
 
 
-def test_format_is_detected_by_content_and_the_only_weight_file_of_a_directory_is_opened(
-    tmp_path: Path,
-) -> None:
+def test_format_is_detected_by_content_and_the_only_weight_file_of_a_directory_is_opened(tmp_path):
     assert open_checkpoint(files.write_openai(tmp_path / "ggml.bin", files.TINY, HALF)).format == "openai"
     assert open_checkpoint(files.write_ggml(tmp_path / "m.pt", files.TINY, HALF)).format == "ggml"
     with pytest.raises(CheckpointError, match="2 files that may hold weights; allowed are a CTranslate2"):
@@ -209,7 +199,7 @@ def test_format_is_detected_by_content_and_the_only_weight_file_of_a_directory_i
 
 
 @pytest.mark.parametrize("writer", ["safetensors", "gguf", "mlx", "onnx", "openvino"])
-def test_a_wrong_dimension_is_blamed_on_the_configuration_that_declares_it(tmp_path: Path, writer: str) -> None:
+def test_a_wrong_dimension_is_blamed_on_the_configuration_that_declares_it(tmp_path, writer):
     path, config = files.FORMATS[writer](tmp_path, files.TINY, HALF), tmp_path / "config.json"
     declared = json.loads(config.read_text()) if config.exists() else {}
     config.write_text(json.dumps(declared | {"n_vocab" if writer == "mlx" else "vocab_size": 97}))
@@ -228,8 +218,8 @@ def test_a_wrong_dimension_is_blamed_on_the_configuration_that_declares_it(tmp_p
     ],
 )
 def test_module_that_runs_outside_of_its_block_belongs_to_that_of_the_normalisation_before_it(
-    norm: str, module: str, expected: str
-) -> None:
+    norm, module, expected
+):
     """As in graphs of sherpa-onnx; behind the encoder's last one it reads the whole encoder's output."""
     gain, matrix = (LazyTensor(shape, "float32", lambda: np.empty(0)) for shape in ((32,), (32, 48)))
     constants = {"g": Constant(f"{norm}.weight", gain), "m": Constant("onnx::MatMul_1", matrix)}
@@ -245,7 +235,7 @@ def test_module_that_runs_outside_of_its_block_belongs_to_that_of_the_normalisat
 
 
 @pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
-def test_ggml_blocks_are_within_half_a_step_and_all_but_matrices_exact(tmp_path: Path, kind: str) -> None:
+def test_ggml_blocks_are_within_half_a_step_and_all_but_matrices_exact(tmp_path, kind):
     checkpoint = open_checkpoint(files.write_ggml(tmp_path / "m.bin", files.TINY, SINGLE, kind))
     assert checkpoint.stored_dtype == kind
     for name, values in SINGLE.items():
@@ -265,7 +255,7 @@ def test_ggml_blocks_are_within_half_a_step_and_all_but_matrices_exact(tmp_path:
         assert np.all(np.abs(found.reshape(-1, 32) - blocks).max(1) <= bound), name
 
 
-def test_every_type_of_ggml_is_dequantised_as_its_own_package_does() -> None:
+def test_every_type_of_ggml_is_dequantised_as_its_own_package_does():
     """On random bytes; the types with tables are decoded by that package."""
     gguf = pytest.importorskip("gguf", reason="gguf is not installed")
     rng = np.random.default_rng(3)
@@ -279,7 +269,7 @@ def test_every_type_of_ggml_is_dequantised_as_its_own_package_does() -> None:
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
-def test_mlx_weights_are_codes_times_scales_plus_biases(tmp_path: Path, bits: int) -> None:
+def test_mlx_weights_are_codes_times_scales_plus_biases(tmp_path, bits):
     """After mlx/backend/cpu/quantized.cpp: code number i of a row has bits i * bits onwards of its words."""
     rng = np.random.default_rng(bits)
     codes = rng.integers(0, 1 << bits, (128, 32))
@@ -309,9 +299,7 @@ def test_mlx_weights_are_codes_times_scales_plus_biases(tmp_path: Path, bits: in
         ("nvfp4", 16, "float4_e2m1fn", "float8_e4m3fn"),
     ],
 )
-def test_mlx_weights_may_be_small_floating_point_numbers(
-    tmp_path: Path, mode: str, group: int, number: str, scale: str
-) -> None:
+def test_mlx_weights_may_be_small_floating_point_numbers(tmp_path, mode, group, number, scale):
     """Every code of each type, as another package reads them; the codes that it takes for no number are left out."""
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes comes with onnx")
     bits = 8 if mode == "mxfp8" else 4
@@ -348,14 +336,14 @@ def test_mlx_weights_may_be_small_floating_point_numbers(
         (partial(files.write_openvino, quantised=True), 127),
     ],
 )
-def test_quantised_matrices_in_graphs_are_within_half_a_step(tmp_path: Path, write: Write, steps: int) -> None:
+def test_quantised_matrices_in_graphs_are_within_half_a_step(tmp_path, write, steps):
     weights = open_checkpoint(write(tmp_path, files.TINY, SINGLE)).weights
     for name, values in SINGLE.items():
         half_a_step = np.abs(values).max() / steps / 2
         np.testing.assert_allclose(weights[name], values, atol=1.02 * half_a_step, err_msg=name)
 
 
-def ctranslate2_error(name: str, values: files.Array, precision: str | None) -> npt.NDArray[np.float32]:
+def ctranslate2_error(name, values, precision):
     """Return half the distance of two codes: the maximum of a row has code 127, that of a packed array 1024."""
     largest = np.abs(values).max()
     if name not in MATRICES or precision in (None, "float16", "bfloat16"):
@@ -372,7 +360,7 @@ def ctranslate2_error(name: str, values: files.Array, precision: str | None) -> 
     return largest * np.float32(1.0001 / 1024 / 2)
 
 
-def write_with_ctranslate2(folder: Path, quantisation: str | None) -> Path:
+def write_with_ctranslate2(folder, quantisation):
     """Write the same model with CTranslate2 itself."""
     specs = pytest.importorskip("ctranslate2.specs", reason="ctranslate2 is not installed")
     dims = files.TINY
@@ -388,7 +376,7 @@ def write_with_ctranslate2(folder: Path, quantisation: str | None) -> Path:
     return folder
 
 
-def write_ctranslate2(folder: Path, precision: str) -> Path:
+def write_ctranslate2(folder, precision):
     path = files.write_ctranslate2(folder, files.TINY, SINGLE, precision)
     assert open_checkpoint(path).stored_dtype == precision
     return path
@@ -402,9 +390,7 @@ def write_ctranslate2(folder: Path, precision: str) -> Path:
         (write_with_ctranslate2, "int8_float16"),
     ],
 )
-def test_ctranslate2_weights_are_within_half_a_step(
-    tmp_path: Path, write: Write, precision: str | None
-) -> None:
+def test_ctranslate2_weights_are_within_half_a_step(tmp_path, write, precision):
     write(tmp_path, precision)
     weights = open_checkpoint(tmp_path).weights
     assert set(weights) == set(SINGLE)

@@ -1,23 +1,20 @@
 """Published models: dimensions, vocabularies, and the same weights out of two formats."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import checkpoint_files as files
-from harken.checkpoints import Checkpoint, open_checkpoint
+from harken.checkpoints import open_checkpoint
 from harken.text import Tokenizer
 from real_models import model_path
 
 pytestmark = pytest.mark.real
 
 
-def model(name: str) -> Checkpoint:
+def model(name):
     return open_checkpoint(model_path(name))
 
 
@@ -33,7 +30,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_models_open(name: str) -> None:
+def test_published_models_open(name):
     checkpoint = model(name)
     dims, (format, precision, n_vocab, state, heads, layers, alignment_head) = checkpoint.dims, PUBLISHED[name]
     assert (checkpoint.format, checkpoint.stored_dtype) == (format, precision)
@@ -53,7 +50,7 @@ def test_published_models_open(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name == "small")) for name in PUBLISHED]
 )
-def test_published_weights_are_whisper(name: str) -> None:
+def test_published_weights_are_whisper(name):
     weights = model(name).weights
     assert all(values.size for values in weights.values())  # reading refuses what is not finite
     # The encoder's positions are sinusoids in every Whisper model (whisper/model.py `sinusoids`).
@@ -64,7 +61,7 @@ def test_published_weights_are_whisper(name: str) -> None:
     np.testing.assert_allclose(positions, np.concatenate([np.sin(phase), np.cos(phase)], 1), atol=5e-4)
 
 
-def test_two_formats_of_one_model_are_equal_bit_for_bit() -> None:
+def test_two_formats_of_one_model_are_equal_bit_for_bit():
     original, converted = model("tiny.en-pt"), model("tiny.en")
     assert original.dims == converted.dims
     assert original.alignment_heads == converted.alignment_heads
@@ -75,11 +72,11 @@ def test_two_formats_of_one_model_are_equal_bit_for_bit() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-def test_what_torch_saves_today_is_read(tmp_path: Path, dtype: str) -> None:
+def test_what_torch_saves_today_is_read(tmp_path, dtype):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     weights = files.random_weights(dtype=np.float32)
     state = OrderedDict((name, torch.from_numpy(v).to(getattr(torch, dtype))) for name, v in weights.items())
-    state._metadata = {"": {"version": 1}}  # type: ignore[attr-defined]
+    state._metadata = {"": {"version": 1}}
     transposed = "decoder.blocks.0.attn.out.weight"
     state[transposed] = state[transposed].t().contiguous().t()
     shared = torch.cat([state["decoder.ln.weight"], state["decoder.ln.bias"]])

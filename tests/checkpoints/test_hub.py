@@ -1,13 +1,10 @@
 """Resolution of model names, with Hugging Face's own library and a server that stands in for the hub."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import re
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -24,17 +21,17 @@ COMMIT = "c0" * 20
 class Hub(ThreadingHTTPServer):
     """A hub with some repositories, a list of requests, and faults."""
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache):
         super().__init__(("127.0.0.1", 0), Request)
-        self.cache, self.requests = cache, list[str]()
-        self.repositories: dict[str, dict[str, bytes]] = {}
-        self.refused: int | None = None
+        self.cache, self.requests = cache, []
+        self.repositories = {}
+        self.refused = None
         """Status of every answer."""
-        self.drops_at: int | None = None
+        self.drops_at = None
         """Bytes of a file after which the connection is closed, and no further request is answered."""
         self.damaged = False
 
-    def snapshot(self, repository: str) -> Path:
+    def snapshot(self, repository):
         """Return where a repository lies in the cache."""
         return self.cache / f"models--{repository.replace('/', '--')}" / "snapshots" / COMMIT
 
@@ -42,15 +39,15 @@ class Hub(ThreadingHTTPServer):
 class Request(BaseHTTPRequestHandler):
     server: Hub
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self):
         self.do_GET()
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.server.requests.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
-        repository, rest = re.fullmatch(r"/(?:api/models/)?([^/]+/[^/]+)/?(.*)", self.path).groups()  # type: ignore[union-attr]
+        repository, rest = re.fullmatch(r"/(?:api/models/)?([^/]+/[^/]+)/?(.*)", self.path).groups()
         found = self.server.repositories.get(repository)
         if self.server.refused or found is None:
             self.answer(self.server.refused or 404, {"X-Error-Code": "RepoNotFound"} if found is None else {})
@@ -78,7 +75,7 @@ class Request(BaseHTTPRequestHandler):
             info = {"id": repository, "sha": COMMIT, "siblings": siblings, "tags": ["whisper", "license:mit"]}
             self.answer(200, {}, json.dumps(info).encode())
 
-    def answer(self, status: int, headers: dict[str, str], body: bytes = b"") -> None:
+    def answer(self, status, headers, body=b""):
         self.send_response(status)
         for name, value in (headers | {"Content-Length": str(len(body))}).items():
             self.send_header(name, value)
@@ -90,12 +87,12 @@ class Request(BaseHTTPRequestHandler):
                 self.server.refused = 503
 
 
-def sha256(content: bytes) -> str:
+def sha256(content):
     return hashlib.sha256(content).hexdigest()
 
 
 @pytest.fixture
-def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def stub(tmp_path, monkeypatch):
     with Hub(tmp_path / "cache") as stub:
         address = f"http://127.0.0.1:{stub.server_port}"
         settings = {"ENDPOINT": address, "HF_HUB_CACHE": str(stub.cache), "HF_HUB_OFFLINE": False}
@@ -117,9 +114,7 @@ SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 OFF = r"not on this machine, and downloads are off \(--no-download, download=False\)"
 
 
-def assert_refused(
-    message: str, model: str | Path = "someone/w", kind: type[Exception] = CheckpointError, **options: object
-) -> None:
+def assert_refused(message, model="someone/w", kind=CheckpointError, **options):
     """Assert that a model is refused with exactly this kind of error, of one line that begins with its name."""
     name = model if isinstance(model, Path) or model.strip() == model != "" else repr(model)
     with pytest.raises(kind, match=f"^{re.escape(str(name))}: {message}[^\n]*$") as caught:
@@ -127,7 +122,7 @@ def assert_refused(
     assert type(caught.value) is kind
 
 
-def test_path_takes_precedence_over_a_name_and_has_no_revision(tmp_path: Path, stub: Hub) -> None:
+def test_path_takes_precedence_over_a_name_and_has_no_revision(tmp_path, stub):
     path = files.write_openai(tmp_path / "small", files.TINY, files.random_weights())
     assert resolve_model("small") == Path("small")
     assert resolve_model(path) == path
@@ -139,9 +134,7 @@ def test_path_takes_precedence_over_a_name_and_has_no_revision(tmp_path: Path, s
     assert stub.requests == []
 
 
-def test_names_that_cannot_be_of_a_model_are_refused_with_the_known_ones_and_no_request(
-    stub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_that_cannot_be_of_a_model_are_refused_with_the_known_ones_and_no_request(stub, monkeypatch):
     known = r"no such model; allowed is a path, owner/name on Hugging Face, tiny\.en"
     for name in ("whisper-9", "a/b/c", "./small", "~/small", "../small", "", "a b/c", "a\n", "/x"):
         assert_refused(known, name, CheckpointNotFound)
@@ -173,9 +166,7 @@ def test_names_that_cannot_be_of_a_model_are_refused_with_the_known_ones_and_no_
         (["pytorch_model.bin", "tf_model.h5"], ["pytorch_model.bin"]),
     ],
 )
-def test_only_one_format_of_the_weights_is_downloaded_and_only_once(
-    stub: Hub, weights: list[str], wanted: list[str]
-) -> None:
+def test_only_one_format_of_the_weights_is_downloaded_and_only_once(stub, weights, wanted):
     names = ["README.md", "flax_model.msgpack", *KEPT, *weights]
     stub.repositories["openai/whisper-small"] = {name: name.encode() for name in names}
     found = resolve_model("small")
@@ -193,7 +184,7 @@ def test_only_one_format_of_the_weights_is_downloaded_and_only_once(
     assert resolve_model("small", revision="main") == found
 
 
-def test_download_goes_on_where_it_was_broken_off(stub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+def test_download_goes_on_where_it_was_broken_off(stub, capsys):
     content = os.urandom(50_000)
     stub.repositories["someone/w"] = {"config.json": b"{}", "model.safetensors": content}
     stub.drops_at = 20_000
@@ -208,7 +199,7 @@ def test_download_goes_on_where_it_was_broken_off(stub: Hub, capsys: pytest.Capt
     assert capsys.readouterr().err.count("someone/w: licence mit\n") == 1
 
 
-def test_download_that_is_damaged_or_fails_is_refused_and_not_kept(stub: Hub) -> None:
+def test_download_that_is_damaged_or_fails_is_refused_and_not_kept(stub):
     assert_refused("not on Hugging Face: 404 Client Error", kind=CheckpointNotFound)
     stub.repositories["someone/w"] = {"config.json": b"", "encoder.onnx": b""}
     assert_refused(r"has no weights that can be read; allowed are model\.saf")
@@ -222,7 +213,7 @@ def test_download_that_is_damaged_or_fails_is_refused_and_not_kept(stub: Hub) ->
     assert (resolve_model("someone/w") / "model.safetensors").read_bytes() == b"weights"
 
 
-def test_folder_of_ones_own_comes_first(stub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_ones_own_comes_first(stub, tmp_path, monkeypatch):
     for name in ("small", "small.pt", "ggml-small.bin", "whisper-small", "openai/whisper-small"):
         own = tmp_path / "own" / name.replace("/", "-")
         (own / name).mkdir(parents=True)
@@ -233,7 +224,7 @@ def test_folder_of_ones_own_comes_first(stub: Hub, tmp_path: Path, monkeypatch: 
         resolve_model("small")
 
 
-def test_download_reports_nothing_beside_the_request(stub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_reports_nothing_beside_the_request(stub, monkeypatch):
     stub.repositories["openai/whisper-small"] = {"model.safetensors": b""}
     monkeypatch.delenv("HF_HUB_DISABLE_TELEMETRY", raising=False)
     for expected in ("1", "0"):
@@ -245,10 +236,8 @@ def test_download_reports_nothing_beside_the_request(stub: Hub, monkeypatch: pyt
 # --- the embedded model ------------------------------------------------------------------------------------
 
 
-def test_embedded_model_is_verified_and_not_imported(
-    stub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def embed(**packages: tuple[str, str]) -> None:
+def test_embedded_model_is_verified_and_not_imported(stub, tmp_path, monkeypatch):
+    def embed(**packages):
         monkeypatch.setattr(hub, "_EMBEDDED", {"harken_no_such_package": ("", ""), **packages})
 
     package = tmp_path / "site" / "harken_test_models"

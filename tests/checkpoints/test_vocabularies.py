@@ -1,10 +1,7 @@
 """Vocabularies with tokens of their own, or that lost some, and conversions: all keep the ids that their files say."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,9 +27,7 @@ WITH_ADDED = [*WITHOUT_TIMESTAMPS, *TIMESTAMPS, "[UH]", "<|gsw|>", "äh"]
 PADDING = 3
 
 
-def open_with(
-    tmp_path: Path, vocabulary: list[str], rows: int = PADDING, file: str = "tokenizer.json"
-) -> Checkpoint:
+def open_with(tmp_path, vocabulary, rows=PADDING, file="tokenizer.json"):
     """Write a model with this vocabulary and further rows, whose embeddings begin with their ids, and open it."""
     dims = replace(files.TINY, n_vocab=len(vocabulary) + rows)
     weights = {**files.random_weights(dims)}
@@ -53,19 +48,19 @@ def open_with(
     return open_checkpoint(folder)
 
 
-def declare(checkpoint: Checkpoint, **entries: object) -> Checkpoint:
+def declare(checkpoint, **entries):
     """Write a generation_config.json beside a model and open it again."""
     folder = checkpoint.path.parent
     (folder / "generation_config.json").write_text(json.dumps(entries))
     return open_checkpoint(folder)
 
 
-def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
+def tokenizer_of(checkpoint):
     return Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "vocab.json", "vocabulary.json"])
-def test_added_tokens_are_text_and_languages_and_padding_is_left_out(tmp_path: Path, file: str) -> None:
+def test_added_tokens_are_text_and_languages_and_padding_is_left_out(tmp_path, file):
     checkpoint = open_with(tmp_path, WITH_ADDED, file=file)
     tokenizer = tokenizer_of(checkpoint)
     assert checkpoint.dims.n_vocab == tokenizer.n_vocab == len(WITH_ADDED)
@@ -85,7 +80,7 @@ def test_added_tokens_are_text_and_languages_and_padding_is_left_out(tmp_path: P
         tokenizer.sot_sequence("<|als|>")
 
 
-def test_adapters_of_the_embedding_have_the_order_of_the_model(tmp_path: Path) -> None:
+def test_adapters_of_the_embedding_have_the_order_of_the_model(tmp_path):
     checkpoint = open_with(tmp_path, WITH_ADDED)
     stored = len(WITH_ADDED) + PADDING
     state = checkpoint.dims.n_text_state
@@ -103,7 +98,7 @@ def test_adapters_of_the_embedding_have_the_order_of_the_model(tmp_path: Path) -
         np.testing.assert_allclose(changed, whole[[*tokenizer_of(checkpoint).model_ids]], rtol=1e-5)
 
 
-def test_vocabularies_are_recognised_by_their_files_where_the_size_is_that_of_another(tmp_path: Path) -> None:
+def test_vocabularies_are_recognised_by_their_files_where_the_size_is_that_of_another(tmp_path):
     """An English model with one more token has as many as the multilingual ones."""
     dims = replace(DIMS, n_mels=80, n_vocab=51864)
     source = files.write_openai(tmp_path / "m.pt", dims, files.random_weights(dims))
@@ -122,7 +117,7 @@ def test_vocabularies_are_recognised_by_their_files_where_the_size_is_that_of_an
         Tokenizer.from_file(path, 51900)
 
 
-def test_the_tokenizer_of_another_published_model_is_refused(tmp_path: Path) -> None:
+def test_the_tokenizer_of_another_published_model_is_refused(tmp_path):
     """Its special tokens have other ids, so the text would be wrong or empty."""
     for size, n_vocab in ((51865, 51866), (51864, 51865)):
         dims = replace(DIMS, n_mels=80, n_vocab=size)
@@ -141,7 +136,7 @@ def test_the_tokenizer_of_another_published_model_is_refused(tmp_path: Path) -> 
     assert tokenizer_of(open_checkpoint(folder)).n_vocab == size
 
 
-def test_special_tokens_with_other_ids_than_the_files_say_are_refused(tmp_path: Path) -> None:
+def test_special_tokens_with_other_ids_than_the_files_say_are_refused(tmp_path):
     wrong = declare(open_with(tmp_path, WITH_ADDED), no_timestamps_token_id=265, task_to_id={"transcribe": 260})
     with pytest.raises(
         CheckpointError, match=r"config\.json: the id of <\|transcribe\|> is 260, allowed is 261"
@@ -165,13 +160,13 @@ def test_special_tokens_with_other_ids_than_the_files_say_are_refused(tmp_path: 
 
 
 @pytest.mark.parametrize("token", ["<|um|>", "<|pad|>", "<|30.02|>"])
-def test_added_tokens_that_look_like_languages_or_timestamps_are_text(tmp_path: Path, token: str) -> None:
+def test_added_tokens_that_look_like_languages_or_timestamps_are_text(tmp_path, token):
     tokenizer = tokenizer_of(open_with(tmp_path, [*WITH_ADDED, token]))
     assert [*tokenizer.language_tokens] == ["en", "de", "gsw"]
     assert tokenizer.decode([tokenizer.eot - 1]) == token
 
 
-def test_languages_that_the_model_declares_are_those_and_those_of_whisper(tmp_path: Path) -> None:
+def test_languages_that_the_model_declares_are_those_and_those_of_whisper(tmp_path):
     checkpoint = declare(
         open_with(tmp_path, [*WITH_ADDED, "<|um|>"]), lang_to_id={"<|en|>": 258, "<|um|>": 1770}
     )
@@ -180,7 +175,7 @@ def test_languages_that_the_model_declares_are_those_and_those_of_whisper(tmp_pa
     assert tokenizer.decode([tokenizer.eot - 2]) == "<|gsw|>"
 
 
-def test_a_multilingual_model_of_one_language_has_its_token_in_the_prompt(tmp_path: Path) -> None:
+def test_a_multilingual_model_of_one_language_has_its_token_in_the_prompt(tmp_path):
     one = [token for token in WITHOUT_TIMESTAMPS + TIMESTAMPS if token != "<|de|>"]
     small = open_with(tmp_path, one, file="vocabulary.json")
     assert tokenizer_of(declare(small, is_multilingual=True)).sot_sequence("en") == (257, 258, 260)
@@ -190,7 +185,7 @@ def test_a_multilingual_model_of_one_language_has_its_token_in_the_prompt(tmp_pa
 
 
 @pytest.mark.parametrize("rows", [0, PADDING])
-def test_languages_are_those_of_the_file_with_rows_of_padding_and_without(tmp_path: Path, rows: int) -> None:
+def test_languages_are_those_of_the_file_with_rows_of_padding_and_without(tmp_path, rows):
     tokenizer = tokenizer_of(open_with(tmp_path, WITHOUT_TIMESTAMPS + TIMESTAMPS, rows, "vocabulary.json"))
     assert tokenizer.language_tokens == {"en": 258, "de": 259}
     assert tokenizer.sot_sequence("de") == (257, 259, 261)
@@ -204,9 +199,7 @@ def test_languages_are_those_of_the_file_with_rows_of_padding_and_without(tmp_pa
         (WITHOUT_TIMESTAMPS, {"language": "de"}, "de"),
     ],
 )
-def test_models_transcribe_in_added_languages_and_without_timestamps(
-    tmp_path: Path, vocabulary: list[str], options: dict[str, object], found: str
-) -> None:
+def test_models_transcribe_in_added_languages_and_without_timestamps(tmp_path, vocabulary, options, found):
     recognizer = harken.load(open_with(tmp_path, vocabulary).path.parent, backend="numpy")
     assert recognizer.resolve_options().timestamps == (vocabulary is WITH_ADDED)
     silence = np.zeros(1600, np.float32)
@@ -214,7 +207,7 @@ def test_models_transcribe_in_added_languages_and_without_timestamps(
     assert transcription.result().language == found
 
 
-def test_timestamps_that_only_the_weights_have_are_known(tmp_path: Path) -> None:
+def test_timestamps_that_only_the_weights_have_are_known(tmp_path):
     """Tokenizers of transformers before 2023 do not list them."""
     checkpoint = open_with(tmp_path, WITHOUT_TIMESTAMPS, 1501 + PADDING)
     assert checkpoint.dims.n_vocab == 266 + 1501 == tokenizer_of(checkpoint).timestamp_begin + 1501
@@ -223,13 +216,13 @@ def test_timestamps_that_only_the_weights_have_are_known(tmp_path: Path) -> None
 # --- conversion --------------------------------------------------------------------------------------------
 
 
-def converted(path: Path | Checkpoint, to: Path, target: str = "huggingface") -> Checkpoint:
+def converted(path, to, target="huggingface"):
     checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
     return open_checkpoint(convert(checkpoint, to, target, mel_filters(80)))
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_converted_model_is_the_same(tmp_path: Path, target: str) -> None:
+def test_a_converted_model_is_the_same(tmp_path, target):
     dims = replace(DIMS, n_mels=80)
     weights = files.random_weights(dims)
     source = files.write_ggml(tmp_path / "m.bin", dims, weights, tokens=tuple(TOKENIZER.text_bytes()))
@@ -241,7 +234,7 @@ def test_a_converted_model_is_the_same(tmp_path: Path, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["huggingface", "ctranslate2"])
-def test_tokens_keep_the_ids_that_the_model_has(tmp_path: Path, target: str) -> None:
+def test_tokens_keep_the_ids_that_the_model_has(tmp_path, target):
     checkpoint = open_with(tmp_path, WITH_ADDED)
     result = converted(checkpoint, tmp_path / "to", target)
     assert result.dims == checkpoint.dims
@@ -259,7 +252,7 @@ def test_tokens_keep_the_ids_that_the_model_has(tmp_path: Path, target: str) -> 
 
 
 @pytest.mark.parametrize("n_vocab", [51864, 51865, 51866])
-def test_tokens_of_openai_are_read_back(tmp_path: Path, n_vocab: int) -> None:
+def test_tokens_of_openai_are_read_back(tmp_path, n_vocab):
     dims = replace(DIMS, n_mels=80, n_vocab=n_vocab)
     source = files.write_openai(tmp_path / "m.pt", dims, files.random_weights(dims))
     checkpoint = converted(source, tmp_path / "to")
@@ -275,7 +268,7 @@ def test_tokens_of_openai_are_read_back(tmp_path: Path, n_vocab: int) -> None:
     assert [entry["ids"] for entry in template["special_tokens"].values()] == [[token] for token in around]
 
 
-def test_padding_is_no_token_of_its_own_nor_is_a_token_without_a_row(tmp_path: Path) -> None:
+def test_padding_is_no_token_of_its_own_nor_is_a_token_without_a_row(tmp_path):
     cut = open_with(tmp_path / "cut", WITH_ADDED, rows=-1)
     assert cut.dims.n_vocab == tokenizer_of(cut).n_vocab == len(WITH_ADDED) - 1
     vocabulary = WITHOUT_TIMESTAMPS + TIMESTAMPS
@@ -283,14 +276,14 @@ def test_padding_is_no_token_of_its_own_nor_is_a_token_without_a_row(tmp_path: P
     assert converted(open_with(tmp_path, vocabulary), tmp_path / "to", "ggml").dims.n_vocab == len(vocabulary)
 
 
-def test_merges_follow_from_the_vocabulary() -> None:
+def test_merges_follow_from_the_vocabulary():
     tokens = builtin_tokens(multilingual=False)[:8000]  # of which each is made of tokens before it
     merges = merges_of(tokens)
     assert [left + right for left, right in merges] == tokens[256:]
     assert merges[:3] == [("Ġ", "t"), ("Ġ", "a"), ("h", "e")]
 
 
-def test_values_that_do_not_fit_float16_are_refused(tmp_path: Path) -> None:
+def test_values_that_do_not_fit_float16_are_refused(tmp_path):
     weights = files.random_weights(DIMS, dtype=np.float32)
     weights["decoder.ln.bias"][0] = 1e6
     source = files.write_ggml(tmp_path / "m.bin", DIMS, weights, tokens=tuple(TOKENIZER.text_bytes()))
@@ -299,7 +292,7 @@ def test_values_that_do_not_fit_float16_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "to" / "model.safetensors").exists()
 
 
-def test_a_huge_file_beside_the_weights_is_not_copied(tmp_path: Path) -> None:
+def test_a_huge_file_beside_the_weights_is_not_copied(tmp_path):
     checkpoint = open_with(tmp_path, WITH_ADDED)
     with open(checkpoint.path.with_name("preprocessor_config.json"), "wb") as file:
         file.truncate(1 << 31)

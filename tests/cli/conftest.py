@@ -1,14 +1,12 @@
 """The command line over a model of known texts or a fake live session."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from audio_files import AUDIO_FORMATS
 from fakes.backends import window_text
-from fakes.live_sessions import FakeLiveSession, hears
+from fakes.live_sessions import TalkingSession, hears
 
 
 @pytest.fixture
@@ -20,7 +18,7 @@ def cli(cli):
 @pytest.fixture
 def session(monkeypatch):
     """The live session of ``harken listen``, with a word for each tenth of a second."""
-    return hears(monkeypatch, FakeLiveSession())
+    return hears(monkeypatch, TalkingSession())
 
 
 @pytest.fixture

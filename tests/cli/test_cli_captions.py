@@ -1,10 +1,7 @@
 """Captions on an emulated terminal: rewriting leaves nothing behind, for any length of text and any width."""
 
-from __future__ import annotations
-
 import io
 import re
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from os import terminal_size
@@ -16,7 +13,6 @@ from hypothesis import strategies as st
 
 from fakes.live_sessions import final_segment, interim_text, speech_ended, speech_started
 from harken.cli.captions import CaptionDisplay
-from harken.streaming import Event
 
 ESCAPES = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|(.|\n)", re.DOTALL)
 STARTED, ENDED = speech_started(0.0), speech_ended(1.0)
@@ -27,18 +23,18 @@ TEXT = "And so my fellow Americans ask not what your country can do for you"
 class Terminal(io.StringIO):
     """The part of a VT100 that captions need: rows that wrap and scroll, cursor up, erase row, dim text."""
 
-    def __init__(self, width: int, height: int) -> None:
+    def __init__(self, width, height):
         super().__init__()
         self.width, self.height = width, height
-        self.rows: list[list[str]] = [[]]
+        self.rows = [[]]
         self.row, self.column = 0, 0
         self.dim = False
         self.dimmed = ""
 
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
-    def write(self, text: str) -> int:
+    def write(self, text):
         for argument, command, character in ESCAPES.findall(text):
             if command:
                 self._do(command, argument)
@@ -46,7 +42,7 @@ class Terminal(io.StringIO):
                 self._put(character)
         return len(text)
 
-    def _do(self, command: str, argument: str) -> None:
+    def _do(self, command, argument):
         match command, argument:
             case "A", _:
                 # Rows that have scrolled out of the screen cannot be reached.
@@ -59,7 +55,7 @@ class Terminal(io.StringIO):
             case _:
                 raise AssertionError(f"the terminal does not know {command}{argument}")
 
-    def _put(self, character: str) -> None:
+    def _put(self, character):
         if character == "\r":
             self.column = 0
         elif character == "\n":
@@ -74,13 +70,13 @@ class Terminal(io.StringIO):
             self.column += cells
             self.dimmed += character if self.dim else ""
 
-    def _next_row(self) -> None:
+    def _next_row(self):
         self.row, self.column = self.row + 1, 0
         if self.row == len(self.rows):
             self.rows.append([])
 
     @property
-    def text(self) -> str:
+    def text(self):
         """Text on the screen and in the scrollback, down to the cursor; nothing may be below it."""
         rows = ["".join(row).rstrip() for row in self.rows]
         assert not any(rows[self.row + 1 :])
@@ -88,7 +84,7 @@ class Terminal(io.StringIO):
 
 
 @contextmanager
-def display_on(terminal: Terminal) -> Iterator[CaptionDisplay]:
+def display_on(terminal):
     """Return a display on a terminal that is standard output."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdout", terminal)
@@ -98,7 +94,7 @@ def display_on(terminal: Terminal) -> Iterator[CaptionDisplay]:
         yield CaptionDisplay(lambda event: f"{event.segment.text.strip()}\n")
 
 
-def show(events: Sequence[Event], width: int = 30, height: int = 10) -> Terminal:
+def show(events, width=30, height=10):
     terminal = Terminal(width, height)
     with display_on(terminal) as display:
         for event in events:
@@ -176,7 +172,7 @@ texts = st.lists(
     height=st.integers(2, 6),
 )
 def test_only_final_lines_remain_also_of_an_utterance_without_a_segment(utterances, width, height):
-    events: list[Event] = []
+    events = []
     for index, (interim_texts, has_segment) in enumerate(utterances):
         events += [STARTED, *(interim("", text) for text in interim_texts)]
         events += [*([final(f"<{index}>")] if has_segment else []), ENDED]

@@ -1,7 +1,5 @@
 """``harken decode``: the table and the JSON of tokens, sentences and rejected attempts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -36,7 +34,7 @@ def trace(decode):
     return lambda *given: [json.loads(line) for line in decode(*given, "--trace", "--json").splitlines()]
 
 
-def named(name: str, events: list[dict[str, object]]) -> list[dict[str, object]]:
+def named(name, events):
     return [event for event in events if event["event"] == name]
 
 
@@ -138,7 +136,7 @@ class TestEvents:
 
     def test_step_time_excludes_printing(self, cli, trace):
         clock = [0.0]
-        shown: list[str] = []
+        shown = []
 
         def slow(text):
             clock[0] += 1.0

@@ -1,7 +1,5 @@
 """``harken doctor``: its report and advice on machines that lack something."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -10,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from cli_runner import CliRunner
 from harken.backends.native import library
 from harken.cli import doctor
 from harken.errors import CheckpointError, CheckpointNotFound
@@ -24,11 +21,11 @@ def cli(cli, monkeypatch, tmp_path):
     return cli
 
 
-def break_imports(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+def break_imports(monkeypatch, module):
     """Make the import of a module fail."""
     original = importlib.import_module
 
-    def import_module(name: str, package: str | None = None) -> object:
+    def import_module(name, package=None):
         if name == module:
             raise ImportError(f"lib{name}.so: cannot open\nshared object file")
         return original(name, package)
@@ -36,7 +33,7 @@ def break_imports(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setattr(importlib, "import_module", import_module)
 
 
-def report(cli: CliRunner) -> tuple[int, dict]:
+def report(cli):
     outcome = cli.run("doctor", "--json")
     return outcome.code, json.loads(outcome.out)
 
@@ -109,7 +106,7 @@ def test_small_without_an_assistant_is_advice_only(cli):
         return Path("models", name)
 
     cli.monkeypatch.setattr("harken.checkpoints.resolve_model", resolve_model)
-    advice: list[doctor.Advice] = []
+    advice = []
     doctor.models(advice)
     assert ["--assistant tiny" in item.text for item in advice] == [True]
     assert not advice[0].needed
@@ -118,7 +115,7 @@ def test_small_without_an_assistant_is_advice_only(cli):
 def test_read_only_cache_is_advice_only(cli, tmp_path):
     (tmp_path / "file").touch()
     cli.monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "file"))
-    advice: list[doctor.Advice] = []
+    advice = []
     assert doctor.cache(advice)["writable"] is False
     assert [item.needed for item in advice] == [False]
     assert "set HARKEN_CACHE" in advice[0].text

@@ -1,7 +1,5 @@
 """The files that a command reads, the names of those it writes, and that it never writes what it reads."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``harken listen`` over a fake session: its sources, its output and its files, whatever ends it."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json
@@ -18,7 +16,7 @@ import pytest
 
 from audio_files import tone
 from cli_runner import eventually
-from fakes.live_sessions import FakeLiveSession, hears
+from fakes.live_sessions import TalkingSession, hears
 from fakes.small_disk import SmallDisk
 from harken.audio import load_audio
 from harken.cli.exits import SIGNALS
@@ -28,7 +26,7 @@ from harken.streaming import LoadChanged
 from harken.streaming.config import StreamOptions
 from harken.transcribe import TranscribeOptions
 
-SAID = ["And so my fellow Americans", "ask not what your country", "can do"]
+SAID = ["word0 word1 word2 word3 word4", "word5 word6 word7 word8 word9", "word10 word11"]
 TONE = (tone(1.2) * 32768).astype("<i2")
 FULL = "cannot be written: No space left on device"
 KEPT = ("--record", "a.wav", "-o", "a.txt")
@@ -45,13 +43,13 @@ def once_fed(monkeypatch):
     """Return a function that replaces every live session by one that acts once, after a number of samples."""
 
     def once_fed(samples, act):
-        def on_feed(fed):
-            if fed >= samples and not acted:
-                acted.append(fed)
+        def on_feed(_):
+            if len(session.samples) >= samples and not acted:
+                acted.append(True)
                 act()
 
-        acted = []
-        return hears(monkeypatch, FakeLiveSession(on_feed))
+        acted, session = [], TalkingSession(on_feed)
+        return hears(monkeypatch, session)
 
     return once_fed
 
@@ -97,7 +95,7 @@ class TestSources:
         assert outcome.err.startswith(f"harken: <stdin>: {reason}")
         assert session.closed
         if not form and data:
-            assert outcome.out.splitlines() == [*SAID[:2], "can"]
+            assert outcome.out.splitlines() == [*SAID[:2], "word10"]
 
     @pytest.mark.parametrize(("now_s", "late"), [(lambda: 0.0, False), (iter([0] + [9] * 99).__next__, True)])
     def test_real_pace_waits_for_each_block_that_is_not_late(self, cli, session, talk, now_s, late):
@@ -128,13 +126,15 @@ def test_options_reach_the_session(cli, session, talk, line, options, stream_opt
 class TestOutput:
     def test_lines_begin_with_times(self, cli, session, talk):
         first = cli.run("listen", talk, "--times").out.splitlines()[0]
-        assert first == "[00:00.000 --> 00:00.500] And so my fellow Americans"
+        assert first == "[00:00.000 --> 00:00.500] word0 word1 word2 word3 word4"
 
     def test_json_has_every_event(self, cli, session, talk):
         told = [json.loads(line) for line in cli.run("listen", talk, "--json").out.splitlines()]
         assert [event["event"] for event in told[:3]] == ["speech_started", "interim", "interim"]
-        times = {"audio_s": 0.2, "emitted_s": 0.2, "compute_s": 0.0}
-        assert told[2] == times | {"event": "interim", "committed": "", "tentative": " And so", "words": []}
+        times = {"audio_s": 0.2, "emitted_s": 0.256, "compute_s": 0.0}  # emitted at the end of its block
+        words = [{"start": 0.1, "end": 0.2, "word": " word1", "probability": 0.9}]
+        shown = {"event": "interim", "committed": "word0 word1", "tentative": " and", "words": words}
+        assert told[2] == times | shown
         segments = [event["segment"]["text"] for event in told if event["event"] == "final_segment"]
         assert segments == [f" {text}" for text in SAID]
         assert (told[-1]["event"], told[-1]["reason"]) == ("speech_ended", "close")
@@ -164,15 +164,15 @@ class TestOutput:
     def test_verbose_reports_engine_and_speed(self, cli, session, talk):
         first, bound, last = cli.run("listen", talk, "--verbose").err.splitlines()
         assert first == "Recognizer('tiny.en', fixed logits)"
-        assert bound == f"words are {FakeLiveSession.plan.bound}"
+        assert bound == f"words are {TalkingSession.plan.bound}"
         speed = r"computed for \d\.\d\d s, \d\.\d{3} of real time"
         assert re.fullmatch(rf"talk\.wav: 00:01\.200 of audio, {speed}", last)
 
     def test_transcript_and_recording_are_written(self, cli, talk):
         for form in ("srt", "json", "html"):
-            hears(cli.monkeypatch, FakeLiveSession())
+            hears(cli.monkeypatch, TalkingSession())
             assert cli.run("listen", talk, "-o", f"said.{form}", "--record", "recording.wav").code == 0
-        assert Path("said.srt").read_text().startswith("1\n00:00:00,000 --> 00:00:00,500\nAnd so my fellow")
+        assert Path("said.srt").read_text().startswith("1\n00:00:00,000 --> 00:00:00,500\nword0 word1")
         document = json.loads(Path("said.json").read_text())
         assert (document["duration"], document["language"], document["model"]) == (1.2, "en", "tiny.en")
         assert document["text"] == " ".join(SAID)
@@ -277,7 +277,7 @@ class TestFullDisk:
         assert 4_000 <= len(load_audio("a.wav")) <= 5_120
 
     def test_transcript_without_its_end_does_not_take_its_name(self, cli, session, disk, talk):
-        disk.room = 450  # a segment of json
+        disk.room = 900  # a segment of json
         outcome = cli.run("listen", talk, "-o", "a.json", "--quiet")
         assert (outcome.code, outcome.out.splitlines()) == (5, SAID)
         held = f"harken: a.json: {FULL}; a.json.part holds the text until 00:00.500"
@@ -286,14 +286,15 @@ class TestFullDisk:
         assert SAID[0] in Path("a.json.part").read_text()
 
     def test_recording_is_whole_if_there_is_space_again(self, cli, disk, talk):
-        def on_feed(samples):
+        def on_feed(_):
+            samples = len(session.samples)
             if 15_000 < samples < 17_000:
                 assert eventually(lambda: disk.is_full)
             if samples > 17_000:
                 disk.room = 1 << 20
                 assert eventually(lambda: Path("a.wav.part").stat().st_size == 44 + 2 * samples)
 
-        hears(cli.monkeypatch, FakeLiveSession(on_feed))
+        session = hears(cli.monkeypatch, TalkingSession(on_feed))
         outcome = cli.run("listen", talk, "--record", "a.wav")
         assert outcome.code == 0
         assert "harken: a.wav: can be written again, and nothing is missing\n" in outcome.err
@@ -337,7 +338,7 @@ class TestSignals:
         saved = f"at 00:00.{len(session.samples) / 16:.0f}; what was done is in a.wav, a.txt"
         assert (outcome.code, outcome.err) == (128 + number, f"harken: {SIGNALS[number]} {saved}\n")
         assert session.closed
-        assert outcome.out.splitlines() == Path("a.txt").read_text().splitlines() == [SAID[0], "ask"]
+        assert outcome.out.splitlines() == Path("a.txt").read_text().splitlines() == [SAID[0], "word5"]
         assert np.array_equal(load_audio("a.wav"), session.samples)
         assert sorted(os.listdir()) == ["a.txt", "a.wav", "talk.wav"]
         assert signal.getsignal(number) is before

@@ -1,7 +1,5 @@
 """``harken models``: its reports on intact and damaged models."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,11 +1,8 @@
 """The options derived from `TranscribeOptions`, `Layout` and `harken.load`, and their values."""
 
-from __future__ import annotations
-
 import inspect
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -23,11 +20,11 @@ from harken.transcribe import TranscribeOptions
 @layout_options
 @model_options
 @decoding_options
-def command(**values: Any) -> dict[str, Any]:
+def command(**values):
     return values
 
 
-def parse(line: str) -> dict[str, Any]:
+def parse(line):
     return command.main(line.split(), standalone_mode=False)
 
 

@@ -1,7 +1,5 @@
 """``harken plot`` on the embedded model: its files and its errors."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The command as a whole: its subcommands, and the exit code and message of every error."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

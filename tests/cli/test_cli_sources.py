@@ -1,11 +1,8 @@
 """The thread that reads a source: its buffer, its end, and signals; the microphone, over a fake of PortAudio."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator
 from itertools import islice
 
 import numpy as np
@@ -14,7 +11,6 @@ import pytest
 from fakes.portaudio import PortAudio, device, tone_samples
 from harken.cli.exits import Stop
 from harken.cli.sources import AudioReader, Microphone, microphone_table
-from harken.contract import Floats
 from harken.errors import AudioError, BackendUnavailable
 
 BLOCK = np.ones(800, np.float32)
@@ -25,16 +21,15 @@ class EndlessSource:
 
     name, lost_s = "endless", 0.0
 
-    def __init__(self, *, live: bool, until: int = 0, act: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, *, live, until=0):
         self.live, self.made, self.closed = live, 0, False
         self.reached = threading.Event()
-        self._until, self._act = until, act
+        self._until = until
 
-    def blocks(self) -> Generator[Floats]:
+    def blocks(self):
         try:
             while True:
                 if self.made == self._until:
-                    self._act()
                     self.reached.set()
                 self.made += 1
                 yield BLOCK * self.made
@@ -42,7 +37,7 @@ class EndlessSource:
             self.closed = True
 
 
-def wait_for_threads() -> None:
+def wait_for_threads():
     for thread in threading.enumerate():
         if thread.name == "harken audio reader":
             thread.join(5)
@@ -62,7 +57,7 @@ def test_reader_buffers_30_s_of_a_file_and_10_minutes_of_a_live_source(live, blo
 
 def test_live_audio_is_recorded_however_far_behind_the_caller_is_and_a_file_as_far_as_it_is_read():
     for live in (True, False):
-        recorded: list[float] = []
+        recorded = []
         source = EndlessSource(live=live, until=20)
         with AudioReader(source, lambda block, to=recorded: to.append(float(block[0]))) as reader:
             assert len([*islice(reader, 2)]) == 2
@@ -119,7 +114,7 @@ def portaudio(monkeypatch):
     return portaudio
 
 
-def record(microphone: Microphone, blocks: int) -> np.ndarray:
+def record(microphone, blocks):
     return np.concatenate([*islice(microphone.blocks(), blocks)])
 
 

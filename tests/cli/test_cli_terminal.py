@@ -1,7 +1,5 @@
 """Texts from outside cannot control the terminal; streams that cannot be written end the work, or do not."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os
@@ -23,18 +21,18 @@ ESCAPED = r"a\u001b]0;owned\u0007b\u009b31mc\u0000d\u007fe\u000df\udcffg"
 class Terminal(io.StringIO):
     """A stream that says that it is a terminal, and may fail."""
 
-    error: OSError | None = None
+    error = None
 
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
-    def write(self, text: str) -> int:
+    def write(self, text):
         if self.error:
             raise self.error
         return super().write(text)
 
 
-def one_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def one_terminal(monkeypatch):
     """Make standard output and standard error the same terminal, and return it."""
     stream = Terminal()
     monkeypatch.setattr("sys.stdout", stream)

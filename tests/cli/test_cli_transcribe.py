@@ -1,13 +1,10 @@
 """``harken transcribe`` over a model of known texts: output, files, failures, interruptions, watched folders."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +12,7 @@ import numpy as np
 import pytest
 
 from audio_files import AUDIO_FORMATS, tone
+from cli_runner import signal_at
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, window_text
 from harken.cli import transcript_files
 from harken.cli.exits import Stop
@@ -55,24 +53,14 @@ def transcribe(cli):
 def stop_at(cli):
     """Return a function that has a signal come before the window of an index."""
     backend = cli.use_texts(*COUNTING)
-    encode = backend.encode
-
-    def stop_at(index):
-        def interrupted(mel, positions):
-            if len(backend.mels) == index:
-                raise Stop(130, "interrupted")
-            return encode(mel, positions)
-
-        cli.monkeypatch.setattr(backend, "encode", interrupted)
-
-    return stop_at
+    return lambda index: signal_at(cli.monkeypatch, backend, "encode", index + 1, signal.SIGINT)
 
 
-def text_of(name: str | Path) -> str:
+def text_of(name):
     return Path(name).read_text(encoding="utf-8")
 
 
-def lines(*words: str) -> str:
+def lines(*words):
     """Return the lines that the screen shows for windows."""
     spans = [f"[00:{i * WINDOW_S:06.3f} --> 00:{(i + 1) * WINDOW_S:06.3f}]" for i in range(len(words))]
     return "".join(f"{span} {word}\n" for span, word in zip(spans, words, strict=True))
@@ -422,15 +410,15 @@ DONE = "harken: 1 recording done\n"
 WATCH = ("transcribe", "--language", "en", "--watch")
 
 
-def recording(n_windows: int) -> bytes:
+def recording(n_windows):
     return AUDIO_FORMATS["wav s16"].write(Path("made"), n_windows * WINDOW_S).read_bytes()
 
 
-def put(name: str, content: bytes) -> Callable[[], object]:
+def put(name, content):
     return partial(Path("in", name).write_bytes, content)
 
 
-def watched_texts() -> dict[str, str]:
+def watched_texts():
     return {path.name: path.read_text() for path in sorted(Path("in").glob("*.txt"))}
 
 

@@ -1,7 +1,5 @@
 """``harken whisper``: command lines that scripts and Subtitle Edit write for whisper and whisper-ctranslate2."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -53,7 +51,7 @@ def job_of(cli, monkeypatch):
     jobs = []
     monkeypatch.setattr(whisper.FilesJob, "run", lambda job, *_, **__: jobs.append(job))
 
-    def job_of(line: str):
+    def job_of(line):
         assert cli.run("whisper", "talk.wav", *shlex.split(line)).code == 0
         return jobs.pop()
 

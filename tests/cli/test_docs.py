@@ -1,7 +1,5 @@
 """The documentation: its reference is up to date, its examples print what it says, and its links lead somewhere."""
 
-from __future__ import annotations
-
 import functools
 import re
 import runpy
@@ -83,7 +81,7 @@ def test_python_prints_what_the_page_says(name, loaded, tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     for live in (Recognizer.stream, Recognizer.stream_many):  # a page has time, however busy the machine is
         monkeypatch.setitem(live.__kwdefaults__, "clock", None)
-    names: dict[str, object] = {}
+    names = {}
     for code, expected in PYTHON.findall(PAGES[name]):
         exec(compile(code, name, "exec"), names)  # the blocks of a page share their names
         printed = capsys.readouterr().out
@@ -115,7 +113,7 @@ def test_commands_print_what_the_page_says(folder, loaded, capsys, monkeypatch, 
         assert shape(outcome.out + outcome.err) == shape(expected), line
 
 
-def shape(text: str) -> str:
+def shape(text):
     """Return a text without the parts that differ between machines: numbers, runtimes and some punctuation."""
     text = re.sub(r"encoder .*, decoder .*, \d+ threads?", "ENGINE", text)
     text = re.sub(r"[\d.,]+", "0", re.sub(r"[,.](?=\s)", "", text))
@@ -130,7 +128,7 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s]*)\)")
 FENCE = re.compile(r"^(```+).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """Return the anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}

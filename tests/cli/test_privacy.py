@@ -1,7 +1,5 @@
 """No command looks up a name, opens a connection, or leaves anything in the home folder beside its cache."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -44,7 +42,7 @@ def environment(tmp_path):
     return kept | {"HOME": str(home), "USERPROFILE": str(home), "HARKEN_CACHE": str(CACHE), "PYTHONUTF8": "1"}
 
 
-def left_in(environment: dict[str, str]) -> list[str]:
+def left_in(environment):
     home = Path(environment["HOME"])
     files = (path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file())
     return [name for name in files if not FONT_CACHE.fullmatch(name)]
@@ -78,7 +76,7 @@ sys.exit(any(codes))
 """
 
 
-def strace_in(log: Path) -> list[str]:
+def strace_in(log):
     """Return the command that writes the network calls of a program to a file; empty where none can be seen."""
     # Processes are stopped at these calls only, so that the others cost no time.
     command = ["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=network", "-o", str(log)]

@@ -1,7 +1,5 @@
 """The process of the command, over known texts or the embedded model: its end at a signal, its streams, terminals."""
 
-from __future__ import annotations
-
 import array
 import json
 import os
@@ -71,12 +69,12 @@ TALK = ("transcribe", "talk.wav", "--language", "en", "--no-vad")
 
 
 @pytest.fixture
-def talk(tmp_path: Path) -> Path:
+def talk(tmp_path):
     """A recording of four windows."""
     return AUDIO_FORMATS["wav s16"].write(tmp_path / "talk", 0.48 * 4)
 
 
-def prepared(busy: str = "pass", asked: str = "pass") -> list[str]:
+def prepared(busy="pass", asked="pass"):
     """Return a program that is ``harken`` over known texts, busy with the third window."""
     return [sys.executable, "-c", PREPARED.format(tests=str(Path(__file__).parents[1]), busy=busy, asked=asked)]
 
@@ -94,7 +92,7 @@ def test_first_signal_ends_the_command_and_keeps_what_was_done(talk, busy):
     assert sorted(os.listdir(folder)) == ["talk.txt.partial", "talk.wav"]
 
 
-def waits_for_input(process: subprocess.Popen[bytes]) -> bool:
+def waits_for_input(process):
     """Return whether a process has read what was sent to it, and sleeps, where the platform shows that."""
     import fcntl
     import termios

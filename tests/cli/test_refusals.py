@@ -3,15 +3,12 @@
 Limits of single options are in tests/transcribe/test_options.py; here is one of each kind.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 
 import pytest
 
 FORMATS = "txt, srt, vtt, ass, lrc, tsv, words.tsv, json, html, rttm"
-ENDINGS = ".txt, .srt, .vtt, .ass, .lrc, .tsv, .words.tsv, .json, .html, .rttm"
 NO_FOLDER = "cannot be written: there is no folder none"
 DELAYS = "minimal, low, medium, high, or milliseconds from 1 to 60000"
 

@@ -1,7 +1,5 @@
 """Files are written completely or not at all, or kept whatever ends their session; full disks, killed processes."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -43,7 +41,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     return sorted(os.listdir(folder))
 
 
@@ -59,7 +57,7 @@ def test_text_and_bytes_are_written_in_order(tmp_path):
     [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True), (errno.ENOSPC, True)],
 )
 def test_disk_that_cannot_sync_is_no_error_and_one_that_fails_is(tmp_path, monkeypatch, number, fails):
-    def fsync(descriptor: int) -> None:
+    def fsync(descriptor):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -196,22 +194,22 @@ def test_file_of_another_user_is_left_alone(tmp_path):
     assert path.exists()
 
 
-def kept(*pieces: bytes, name: str = "a", beginning: bytes = b"head") -> KeptFile:
+def kept(*pieces, name="a"):
     """Return a file that grows by pieces."""
-    file = KeptFile(Path(name), beginning)
+    file = KeptFile(Path(name), b"head")
     for piece in pieces:
         file.append(piece)
     return file
 
 
-def finished(file: KeptFile, **how: object) -> KeptFile:
+def finished(file, **how):
     file.finish()
     file.keep(**how)
     return file
 
 
 def test_content_reaches_the_disk_while_it_grows(monkeypatch):
-    synced: list[int] = []
+    synced = []
     sync = os.fsync
     monkeypatch.setattr(kept_files, "_SYNC_S", 0.01)
     monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(descriptor), sync(descriptor)))
@@ -239,31 +237,28 @@ def test_device_is_written_directly():
         kept(name="/dev/full")
 
 
-class TestFullDisk:
-    @pytest.fixture
-    def disk(self, monkeypatch):
-        return SmallDisk(monkeypatch, room=10)
+def test_what_waits_has_a_limit_and_leaves_no_gap(monkeypatch):
+    disk = SmallDisk(monkeypatch, room=10)
+    monkeypatch.setattr(kept_files, "_MAX_WAITING_BYTES", 8)
+    file = kept(b"1234", b"5678", b"9012", b"3456")
+    assert eventually(lambda: file._loss is not None)
+    disk.room = 100
+    assert eventually(lambda: file.size == 16)
+    file.append(b"7890")
+    finished(file, usable_if_cut=True)
+    assert Path("a").read_bytes() == b"head123456789012"
+    assert file.error is not None
 
-    def test_what_waits_has_a_limit_and_leaves_no_gap(self, disk, monkeypatch):
-        monkeypatch.setattr(kept_files, "_MAX_WAITING_BYTES", 8)
-        file = kept(b"1234", b"5678", b"9012", b"3456")
-        assert eventually(lambda: file._loss is not None)
-        disk.room = 100
-        assert eventually(lambda: file.size == 16)
-        file.append(b"7890")
-        finished(file, usable_if_cut=True)
-        assert Path("a").read_bytes() == b"head123456789012"
-        assert file.error is not None
 
-    def test_disk_that_cannot_be_synced_is_reported(self, monkeypatch):
-        def fail(descriptor):
-            raise OSError(number, os.strerror(number))
+def test_disk_that_cannot_be_synced_is_reported(monkeypatch):
+    def fail(descriptor):
+        raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(os, "fsync", fail)
-        number = errno.EINVAL  # a file system without this
-        assert finished(kept()).error is None
-        number = errno.EIO
-        assert finished(kept(name="b")).error.errno == errno.EIO
+    monkeypatch.setattr(os, "fsync", fail)
+    number = errno.EINVAL  # a file system without this
+    assert finished(kept()).error is None
+    number = errno.EIO
+    assert finished(kept(name="b")).error.errno == errno.EIO
 
 
 @pytest.mark.parametrize(("pieces", "left"), [([], []), ([b"audio"], ["a.part"])])

@@ -1,17 +1,14 @@
 """Every backend beside the reference backend."""
 
-from __future__ import annotations
-
 import pytest
 from pairs import BackendPair
 
-from harken.contract import Backend
 from tiny_models import BACKENDS, BY_DAY, make_mel
 
 
-def open_pair(request: pytest.FixtureRequest) -> BackendPair:
-    tested: Backend = request.getfixturevalue("open_backend")(request.param)
-    reference: Backend = request.getfixturevalue("reference_backend")
+def open_pair(request):
+    tested = request.getfixturevalue("open_backend")(request.param)
+    reference = request.getfixturevalue("reference_backend")
     return BackendPair(
         name=request.param,
         tested=tested,

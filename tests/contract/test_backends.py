@@ -1,16 +1,13 @@
 """The contract: one suite over every backend, each against the reference backend within its own tolerance."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
-from pairs import PROMPT, BackendPair, decode, log_probabilities
+from pairs import PROMPT, decode, log_probabilities
 
 from tiny_models import DIMS, N_WINDOWS, TORCH_DEVICE, make_backend, make_mel
 
@@ -19,12 +16,12 @@ MIN_DIFFERENCE = 5.0
 """Smallest difference of logits that must differ, in tolerances."""
 
 
-def differ(one: np.ndarray, other: np.ndarray, tolerance: float) -> bool:
+def differ(one, other, tolerance):
     """Return whether logits differ by more than rounding explains."""
     return bool(np.abs(one - other).max() > min(MIN_DIFFERENCE * tolerance, 0.5) * one.std())
 
 
-def test_dims_and_capabilities_are_reported(backends: BackendPair) -> None:
+def test_dims_and_capabilities_are_reported(backends):
     assert backends.tested.dims == DIMS
     assert backends.tested.capabilities.device == (TORCH_DEVICE if "torch" in backends.name else "cpu")
     assert backends.tested.capabilities.detail
@@ -33,7 +30,7 @@ def test_dims_and_capabilities_are_reported(backends: BackendPair) -> None:
 # --- encoding ----------------------------------------------------------------------------------------------
 
 
-def test_batch_size_does_not_change_the_encoding(backends: BackendPair) -> None:
+def test_batch_size_does_not_change_the_encoding(backends):
     mel = make_mel()
     together = decode(backends.tested, backends.features, range(N_WINDOWS))
     assert backends.features.n_windows == N_WINDOWS
@@ -47,7 +44,7 @@ def test_batch_size_does_not_change_the_encoding(backends: BackendPair) -> None:
 
 
 @pytest.mark.parametrize("frames", [2, 10, 2 * DIMS.n_audio_ctx])
-def test_windows_are_encoded_at_their_own_length(backends: BackendPair, frames: int) -> None:
+def test_windows_are_encoded_at_their_own_length(backends, frames):
     pair = backends.encode(make_mel()[:, :, :frames])
     pair.compare_output()
     session = pair.open_session(range(N_WINDOWS), attention=True)
@@ -67,19 +64,19 @@ PER_ROW = st.lists(st.sampled_from([0, 1, 2, 3, 5, 8, 13, 20]), min_size=MAX_ROW
 class Program(RuleBasedStateMachine):
     """A random program of extend, rewind and reorder; `SessionPair` compares all logits and all attention."""
 
-    def __init__(self, backends: BackendPair) -> None:
+    def __init__(self, backends):
         super().__init__()
         self._backends = backends
 
     @initialize(
         rows=st.lists(st.integers(0, N_WINDOWS - 1), min_size=1, max_size=MAX_ROWS), attention=st.booleans()
     )
-    def open_session(self, rows: list[int], attention: bool) -> None:
+    def open_session(self, rows, attention):
         self.attention = attention
         self.pair = self._backends.open_session(rows, attention=attention)
 
     @rule(counts=PER_ROW, first=st.integers(0, 255), last_n=st.integers(1, 8))
-    def extend(self, counts: list[int], first: int, last_n: int) -> None:
+    def extend(self, counts, first, last_n):
         """Append tokens to each row, as far as there is room; they differ between rows."""
         free_positions = [DIMS.n_text_ctx - length for length in self.pair.lengths]
         tokens = [
@@ -89,27 +86,27 @@ class Program(RuleBasedStateMachine):
         self.pair.extend(tokens, last_n)
 
     @rule(first=st.integers(0, 255))
-    def step(self, first: int) -> None:
+    def step(self, first):
         self.extend([1] * len(self.pair.lengths), first, 1)
 
     @rule(forget=PER_ROW)
-    def rewind(self, forget: list[int]) -> None:
+    def rewind(self, forget):
         self.pair.rewind([max(0, length - n) for length, n in zip(self.pair.lengths, forget, strict=False)])
 
     @rule(data=st.data())
-    def reorder(self, data: st.DataObject) -> None:
+    def reorder(self, data):
         row = st.integers(0, len(self.pair.lengths) - 1)
         self.pair.reorder(data.draw(st.lists(row, min_size=1, max_size=MAX_ROWS)))
 
     @precondition(lambda self: self.attention)
     @rule()
-    def compare_attention(self) -> None:
+    def compare_attention(self):
         for row, length in enumerate(self.pair.lengths):
             if length:
                 self.pair.attention(row)
 
 
-def test_sessions_used_in_any_order_stay_in_step_with_the_reference(backends: BackendPair) -> None:
+def test_sessions_used_in_any_order_stay_in_step_with_the_reference(backends):
     # In float32 the tolerance is smallest, so it gets the most examples.
     examples = 4 if backends.tolerance > 0.01 else 8
     run_state_machine_as_test(
@@ -117,10 +114,10 @@ def test_sessions_used_in_any_order_stay_in_step_with_the_reference(backends: Ba
     )
 
 
-def test_threads_can_share_a_backend(backends: BackendPair) -> None:
+def test_threads_can_share_a_backend(backends):
     mel = make_mel()
 
-    def decode_window(window: int) -> np.ndarray:
+    def decode_window(window):
         features = backends.tested.encode(mel[window : window + 1])
         session = backends.tested.open_session(features, [0], DIMS.n_text_ctx)
         session.extend([PROMPT])
@@ -132,14 +129,14 @@ def test_threads_can_share_a_backend(backends: BackendPair) -> None:
             np.testing.assert_array_equal(list(pool.map(decode_window, range(N_WINDOWS))), alone)
 
 
-def test_suppressed_logits_do_not_change_the_session(backends: BackendPair) -> None:
+def test_suppressed_logits_do_not_change_the_session(backends):
     session, expected = backends.open_session([0]).tested, backends.open_session([0])
     session.extend([PROMPT]).suppress_ranges([[(0, DIMS.n_vocab - 1)]])
     expected.extend([PROMPT])
     np.testing.assert_array_equal(log_probabilities(session.extend([[65]])), expected.extend([[65]]))
 
 
-def test_use_against_the_contract_is_refused(backends: BackendPair) -> None:
+def test_use_against_the_contract_is_refused(backends):
     with pytest.raises(AssertionError, match="outgrown"):
         backends.tested.open_session(backends.features, [0], 4).extend([[65, 66, 67, 68, 69]])
     session = backends.open_session([0]).tested
@@ -148,9 +145,7 @@ def test_use_against_the_contract_is_refused(backends: BackendPair) -> None:
         session.attention(0)
 
 
-def test_part_of_the_vocabulary_is_the_whole_with_all_other_tokens_suppressed(
-    backends: BackendPair, tmp_path: Path
-) -> None:
+def test_part_of_the_vocabulary_is_the_whole_with_all_other_tokens_suppressed(backends, tmp_path):
     """Prompts may hold tokens outside of the part."""
     part = np.sort(np.random.default_rng(0).choice(DIMS.n_vocab, 300, replace=False))
     others = np.setdiff1d(np.arange(DIMS.n_vocab), part)
@@ -169,7 +164,7 @@ def test_part_of_the_vocabulary_is_the_whole_with_all_other_tokens_suppressed(
 # --- in short, for the backends that do not take the whole suite --------------------------------------------
 
 
-def test_session_that_is_used_in_every_way_is_that_of_the_reference(other_backends: BackendPair) -> None:
+def test_session_that_is_used_in_every_way_is_that_of_the_reference(other_backends):
     session = other_backends.open_session([0, 2, 2], attention=True)
     session.extend([[256, 72, 101], [256], [256, 72]], 2)
     session.reorder([0, 1, 1, 2])

@@ -4,16 +4,11 @@ Therefore verifying drafts and decoding windows together are exact: sums of inte
 are computed in the same order. The native decoder gives the same bits on any threads and in any instruction set, too.
 """
 
-from __future__ import annotations
-
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,12 +17,10 @@ from hypothesis import strategies as st
 
 from harken.backends.native import decoder as native_decoder
 from harken.backends.native.library import INSTRUCTION_SET_VARIABLE, instruction_sets, unavailable_reason
-from harken.contract import Backend, Features, Floats, Session
 from harken.decoding.candidate_generator import AssistedCandidateGenerator, Draft
 from harken.decoding.draft_controller import AcceptanceCounter
 from harken.decoding.generate import STEPS_AT_ONCE, Row, WindowEnd, generate, pick_best
 from harken.decoding.logit_rules import LogitRules
-from harken.decoding.types import Step
 from real_models import recognizer
 from tiny_models import DIMS, make_backend, make_mel
 
@@ -38,31 +31,27 @@ EXACT = ("onnx-int8", "native-int8", "native-fp32")
 
 
 @pytest.fixture(scope="module", params=EXACT)
-def backend(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend]) -> Backend:
+def backend(request, open_backend):
     return recognizer("int8").backend if request.param == "tiny.en" else open_backend(request.param)
 
 
 @pytest.fixture(scope="module")
-def features(backend: Backend) -> Features:
+def features(backend):
     mel = np.resize(make_mel(4), (4, backend.dims.n_mels, 2 * backend.dims.n_audio_ctx))
     return backend.encode(mel + np.arange(4, dtype=np.float32)[:, None, None] / 4)
 
 
-def draw_tokens(row: int, n: int = TEXT) -> list[int]:
+def draw_tokens(row, n=TEXT):
     return np.random.default_rng(row).integers(0, 256, n).tolist()
 
 
-def read(session: Session, tokens: Sequence[Sequence[int]], last_n: int = 1) -> Floats:
+def read(session, tokens, last_n=1):
     """Extend a session and return the logits of its last tokens."""
-    logits: Any = session.extend(tokens, last_n)
+    logits = session.extend(tokens, last_n)
     return np.array(logits.values)
 
 
-Text = tuple[int, ...]
-"""A row of those that begin, and the tokens that are read behind its prompt."""
-
-
-def step_by_step(session: Session, copies: Sequence[int], text: Text) -> Floats:
+def step_by_step(session, copies, text):
     """Return the logits after the prompt and after each token, one step each; rows begin as copies of the session's."""
     row, *tokens = text
     steps = [read(session, [PROMPT if source == copies[row] else () for source in range(len(session.lengths))])]
@@ -73,9 +62,7 @@ def step_by_step(session: Session, copies: Sequence[int], text: Text) -> Floats:
     return np.concatenate(steps)
 
 
-def read_in_any_way(
-    session: Session, copies: Sequence[int], random: Random, n_steps: int, *, beam: bool
-) -> dict[Text, list[Floats]]:
+def read_in_any_way(session, copies, random, n_steps, *, beam):
     """Return the logits after each text that was read on the way.
 
     Rows are dropped, forget some tokens as if they were rejected drafts, and read none, one or several at once. Those
@@ -83,7 +70,7 @@ def read_in_any_way(
     """
     first = read(session, [PROMPT] * len(session.lengths))
     session.reorder(copies)
-    texts: list[Text] = [(row,) for row in range(len(copies))]
+    texts = [(row,) for row in range(len(copies))]
     seen = defaultdict(list, {text: [first[source]] for text, source in zip(texts, copies, strict=True)})
     for _ in range(n_steps):
         rows = random.choices(range(len(texts)), k=random.randint(1, MAX_ROWS))
@@ -111,15 +98,13 @@ def read_in_any_way(
     ],
     indirect=["backend"],
 )
-def test_rows_used_in_any_way_have_the_bits_of_single_steps(
-    backend: Backend, features: Features, seed: int, n_steps: int
-) -> None:
+def test_rows_used_in_any_way_have_the_bits_of_single_steps(backend, features, seed, n_steps):
     """Rows of several windows, or candidates of one."""
     random = Random(seed)
     windows = random.sample(range(4), k=random.choice((1, 1, 3, 4)))
     copies = [0] * random.randint(1, MAX_ROWS) if len(windows) == 1 else [*range(len(windows))]
 
-    def open_session() -> Session:
+    def open_session():
         return backend.open_session(features, windows, CAPACITY)
 
     beam = backend.capabilities.name == "native"
@@ -133,7 +118,7 @@ def test_rows_used_in_any_way_have_the_bits_of_single_steps(
 # --- greedy steps in one call ------------------------------------------------------------------------------
 
 
-def make_rules(timestamp_begin: int, suppressed: np.ndarray, **options: Any) -> LogitRules:
+def make_rules(timestamp_begin, suppressed, **options):
     options = {"first_banned": (), "timestamps": True, "max_initial_timestamp": None} | options
     return LogitRules(
         eot=timestamp_begin - 1, timestamp_begin=timestamp_begin, suppressed=suppressed, **options
@@ -150,14 +135,8 @@ def make_rules(timestamp_begin: int, suppressed: np.ndarray, **options: Any) -> 
 )
 @settings(max_examples=12)
 def test_steps_in_one_call_pick_what_single_steps_pick(
-    backend: Backend,
-    features: Features,
-    timestamp_begin: int,
-    timestamps: bool,
-    kept: set[int],
-    speech_ends: list[int | None],
-    limits: list[int],
-) -> None:
+    backend, features, timestamp_begin, timestamps, kept, speech_ends, limits
+):
     """With few words and many timestamps, so that a random model picks all kinds, and often the end of text."""
     rules = make_rules(
         timestamp_begin,
@@ -168,7 +147,7 @@ def test_steps_in_one_call_pick_what_single_steps_pick(
     )
     assert rules.greedy
 
-    def decode(at_once: bool) -> tuple[list[Row], list[tuple[int, int, int, float]], int]:
+    def decode(at_once):
         session, steps = backend.open_session(features, range(3), CAPACITY), []
         rows = [
             Row(PROMPT, limit, WindowEnd(rules.eot), speech_end=end)
@@ -176,7 +155,7 @@ def test_steps_in_one_call_pick_what_single_steps_pick(
         ]
         logits = session.extend([PROMPT] * 3)
 
-        def observe(step: Step) -> None:
+        def observe(step):
             steps.append((step.row, step.index, step.token, step.logprob))
 
         greedy = rules.greedy if at_once else None
@@ -196,11 +175,11 @@ def test_steps_in_one_call_pick_what_single_steps_pick(
 class StepByStep:
     """A backend whose sessions pick one token at a time."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend):
         self._backend = backend
         self.capabilities = replace(backend.capabilities, picks_best=False)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._backend, name)
 
 
@@ -211,9 +190,7 @@ class StepByStep:
     accepted=st.lists(st.integers(0, 6), min_size=1, max_size=4),
 )
 @settings(max_examples=12)
-def test_drafts_in_one_call_are_those_of_single_steps(
-    backend: Backend, features: Features, most: int, threshold: float, accepted: list[int]
-) -> None:
+def test_drafts_in_one_call_are_those_of_single_steps(backend, features, most, threshold, accepted):
     """Whatever part of each draft is right."""
     rules = make_rules(DIMS.n_vocab - 20, np.arange(0, DIMS.n_vocab - 20, 3))
     whole, single = (
@@ -244,19 +221,19 @@ SETS = () if unavailable_reason() else instruction_sets()
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(tmp_path_factory):
     return tmp_path_factory.mktemp("graphs")
 
 
-def compute(precision: str, packed: Path, features: Features, threads: int) -> list[Floats]:
+def compute(precision, packed, features, threads):
     """Compute logits, choices and attention in a session that is used in every way."""
     backend = make_backend(f"native-{precision}", packed, shares_encoder=True, threads=threads)
     session = backend.open_session(
         backend.reuse_encoder_output(features), [0, 1, 2, 1], CAPACITY, attention=True
     )
-    results: list[Any] = []
+    results = []
 
-    def extend(tokens: Sequence[Sequence[int]], last_n: int = 1) -> None:
+    def extend(tokens, last_n=1):
         logits = session.extend(tokens, last_n)
         results.append(np.array(logits.values))
         logits.suppress_tokens(np.arange(0, DIMS.n_vocab, 3))
@@ -276,9 +253,7 @@ def compute(precision: str, packed: Path, features: Features, threads: int) -> l
 
 @pytest.mark.parametrize("backend", ["native-int8"], indirect=True)
 @pytest.mark.parametrize("precision", ["int8", "int4", "fp32"])
-def test_threads_and_instruction_sets_change_no_bit(
-    features: Features, packed: Path, monkeypatch: pytest.MonkeyPatch, precision: str
-) -> None:
+def test_threads_and_instruction_sets_change_no_bit(features, packed, monkeypatch, precision):
     assert SETS[-1] == "portable"
     expected = compute(precision, packed, features, threads=1)
     assert sum(len(result) for result in expected) > 50
@@ -290,16 +265,14 @@ def test_threads_and_instruction_sets_change_no_bit(
 
 
 @pytest.mark.parametrize("backend", ["native-int8"], indirect=True)
-def test_session_is_collected_without_waiting_for_a_call_of_another_thread(
-    backend: Any, features: Features, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_session_is_collected_without_waiting_for_a_call_of_another_thread(backend, features, monkeypatch):
     """A thread in the middle of a call could wait for this one, in the same way."""
     decoder, closed = backend._decoder, []
     close = decoder.library.harken_session_close
     monkeypatch.setattr(decoder.library, "harken_session_close", lambda handle: closed.append(close(handle)))
     sessions = [backend.open_session(features, [0], CAPACITY)]
 
-    def collect_elsewhere() -> None:
+    def collect_elsewhere():
         with ThreadPoolExecutor(1) as thread:
             thread.submit(sessions.clear).result(timeout=60)
         assert not closed
@@ -313,7 +286,7 @@ def test_session_is_collected_without_waiting_for_a_call_of_another_thread(
 
 
 @pytest.mark.parametrize("backend", ["native-int8"], indirect=True)
-def test_session_outlives_the_references_to_its_backend_and_features(packed: Path, features: Features) -> None:
+def test_session_outlives_the_references_to_its_backend_and_features(packed, features):
     backend = make_backend("native-int8", packed, shares_encoder=True)
     session = backend.open_session(backend.reuse_encoder_output(features), [0], CAPACITY)
     expected = read(session, [PROMPT])
@@ -323,9 +296,7 @@ def test_session_outlives_the_references_to_its_backend_and_features(packed: Pat
     np.testing.assert_array_equal(read(session, [PROMPT]), expected)
 
 
-def test_stream_packed_chunk_by_chunk_is_the_stream_packed_at_once(
-    packed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stream_packed_chunk_by_chunk_is_the_stream_packed_at_once(packed, monkeypatch):
     """Positions of the look-ahead are packed again; those before the part that changes are not."""
     backend = make_backend("native-int8", packed)
     monkeypatch.setattr(native_decoder, "PART_OF_STREAM", 16)

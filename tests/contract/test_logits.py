@@ -1,10 +1,5 @@
 """The contract of logits: one suite over all kinds of them, against plain numpy, with ties and suppressed ids."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,19 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from harken.backends.host_logits import TOPK_BLOCK, HostLogits
-from harken.contract import Backend, Logits
 
 INF = np.inf
 WIDTHS = (1, 2, 7, TOPK_BLOCK - 1, TOPK_BLOCK, TOPK_BLOCK + 1, 300, 3 * TOPK_BLOCK + 5)
 UNIFORMS = st.lists(st.floats(0, 1, exclude_max=True) | st.just(np.nextafter(1, 0)), min_size=3, max_size=3)
-MakeLogits = Callable[..., Logits]
 
 
-def make_host_logits(table: np.ndarray, token_ids: np.ndarray | None = None) -> Logits:
+def make_host_logits(table, token_ids=None):
     return HostLogits(table.copy() if token_ids is None else table[:, token_ids].copy(), token_ids)
 
 
-def make_torch_logits(table: np.ndarray, token_ids: np.ndarray | None = None) -> Logits:
+def make_torch_logits(table, token_ids=None):
     import torch
 
     from harken.backends.torch.logits import LogitVocabulary, TorchLogits
@@ -34,7 +27,7 @@ def make_torch_logits(table: np.ndarray, token_ids: np.ndarray | None = None) ->
 
 
 @pytest.fixture(scope="module", params=["host", "native", "torch"])
-def make_logits(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend]) -> MakeLogits:
+def make_logits(request, open_backend):
     """Make logits of a table over all ids, or over the given ones; in host memory, natively, then in PyTorch."""
     if request.param == "host":
         return make_host_logits
@@ -43,9 +36,9 @@ def make_logits(request: pytest.FixtureRequest, open_backend: Callable[[str], Ba
         return make_torch_logits
     from harken.backends.native.session import NativeLogits
 
-    decoder: Any = open_backend("native-int8")._decoder
+    decoder = open_backend("native-int8")._decoder
 
-    def make_native_logits(table: np.ndarray, token_ids: np.ndarray | None = None) -> Logits:
+    def make_native_logits(table, token_ids=None):
         """Make logits with larger numbers in the padding."""
         table = table if token_ids is None else table[:, token_ids]
         padding = np.full((len(table), -table.shape[1] % 16), 1e9, np.float32)
@@ -56,7 +49,7 @@ def make_logits(request: pytest.FixtureRequest, open_backend: Callable[[str], Ba
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> np.ndarray:
+def tables(draw):
     """Logits with many ties, both zeros and suppressed ids, at least one id left in each row."""
     shape = draw(st.integers(1, 3)), draw(st.sampled_from(WIDTHS))
     levels = st.sampled_from([-INF, -3.0, -0.0, 0.0, 1.5, 1.5, 9.0])
@@ -65,11 +58,11 @@ def tables(draw: st.DrawFn) -> np.ndarray:
     return table
 
 
-def values(logits: Logits) -> np.ndarray:
+def values(logits):
     return np.asarray(logits.values).copy()
 
 
-def log_softmax(table: np.ndarray) -> np.ndarray:
+def log_softmax(table):
     wide = table.astype(np.float64)
     peak = wide.max(axis=1, keepdims=True)
     return wide - peak - np.log(np.exp(wide - peak).sum(axis=1, keepdims=True))
@@ -78,27 +71,27 @@ def log_softmax(table: np.ndarray) -> np.ndarray:
 class PlainLogits:
     """What logits must be: a table over all ids in numpy, without any part of it left out."""
 
-    def __init__(self, table: np.ndarray) -> None:
+    def __init__(self, table):
         self.table = table.copy()
 
-    def suppress_tokens(self, tokens: np.ndarray) -> None:
+    def suppress_tokens(self, tokens):
         self.table[:, tokens] = -INF
 
-    def suppress_ranges(self, ranges: list[list[tuple[int, int]]]) -> None:
+    def suppress_ranges(self, ranges):
         for row, row_ranges in zip(self.table, ranges, strict=True):
             for start, stop in row_ranges:
                 row[start:stop] = -INF
 
-    def bias(self, bonuses: list[dict[int, float]]) -> None:
+    def bias(self, bonuses):
         for row, row_bonuses in zip(self.table, bonuses, strict=True):
             for token, bonus in row_bonuses.items():
                 row[token] += np.float32(bonus)
 
-    def prefer_timestamps(self, timestamp_begin: int) -> None:
+    def prefer_timestamps(self, timestamp_begin):
         for row, advantage in zip(self.table, self.advantages(timestamp_begin), strict=True):
             row[:timestamp_begin] = np.where(advantage > 0, -INF, row[:timestamp_begin])
 
-    def advantages(self, timestamp_begin: int) -> list[float]:
+    def advantages(self, timestamp_begin):
         """Return by how much all timestamps together are likelier than the likeliest text, in logarithms."""
         rows = log_softmax(self.table)
         texts = rows[:, :timestamp_begin].max(axis=1, initial=-INF)
@@ -106,23 +99,23 @@ class PlainLogits:
         return [np.logaddexp.reduce(timestamps, initial=-INF) - text for timestamps, text in both]
 
     @property
-    def possible(self) -> bool:
+    def possible(self):
         """True if each row has an id that is not suppressed."""
         return bool(np.isfinite(self.table).any(axis=1).all())
 
 
-def test_top_of_a_large_vocabulary(make_logits: MakeLogits) -> None:
+def test_top_of_a_large_vocabulary(make_logits):
     table = 10 * np.random.default_rng(0).standard_normal((4, 51_866), np.float32)
     np.testing.assert_array_equal(make_logits(table).top(6)[0], np.argsort(-table, axis=1)[:, :6])
 
 
 @pytest.mark.parametrize(("size", "accuracy"), [(30, 1e-5), (1e4, 1e-3)])
-def test_large_logits_do_not_overflow(make_logits: MakeLogits, size: float, accuracy: float) -> None:
+def test_large_logits_do_not_overflow(make_logits, size, accuracy):
     logits = make_logits(np.array([[size, -size, size]], np.float32))
     assert logits.probability(0) == pytest.approx(0.5, abs=accuracy)
 
 
-def test_missing_ranges_and_bonuses_are_refused(make_logits: MakeLogits) -> None:
+def test_missing_ranges_and_bonuses_are_refused(make_logits):
     logits = make_logits(np.zeros((2, 3), np.float32))
     with pytest.raises(ValueError, match=r"zip|1 lists of ranges for 2 positions"):
         logits.suppress_ranges([[]])
@@ -130,7 +123,7 @@ def test_missing_ranges_and_bonuses_are_refused(make_logits: MakeLogits) -> None
         logits.bias([{}])
 
 
-def test_logits_without_positions(make_logits: MakeLogits) -> None:
+def test_logits_without_positions(make_logits):
     logits = make_logits(np.empty((0, 9), np.float32))
     logits.suppress_ranges([])
     logits.bias([])
@@ -143,7 +136,7 @@ def test_logits_without_positions(make_logits: MakeLogits) -> None:
 
 
 @st.composite
-def subsets(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray | None]:
+def subsets(draw):
     """A table, and the ids that its logits cover or None for all; others are -inf, and one is left in each row."""
     table = draw(tables())
     if draw(st.integers(0, 3)) == 0:
@@ -155,19 +148,19 @@ def subsets(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray | None]:
     return table, np.flatnonzero(covered)
 
 
-def read_only_ids(tokens: list[int]) -> np.ndarray:
+def read_only_ids(tokens):
     ids = np.array(tokens, np.int64)
     ids.flags.writeable = False
     return ids
 
 
 @st.composite
-def changes(draw: st.DrawFn, rows: int, width: int) -> list[tuple[str, Any]]:
+def changes(draw, rows, width):
     """Some rules with their arguments: ids of the vocabulary, and ranges that may go beyond it."""
     token, edge = st.integers(0, width - 1), st.integers(0, width) | st.just(1 << 31)
     bonus = st.sampled_from([2.0, 0.5, -4.0, -INF])
 
-    def each(one: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    def each(one):
         return st.lists(one, min_size=rows, max_size=rows)
 
     arguments = {
@@ -184,12 +177,8 @@ def changes(draw: st.DrawFn, rows: int, width: int) -> list[tuple[str, Any]]:
 
 @given(subsets(), st.data(), st.floats(0.05, 10), UNIFORMS)
 def test_rules_in_any_order_are_those_of_plain_numpy_over_the_whole_vocabulary(
-    make_logits: MakeLogits,
-    drawn: tuple[np.ndarray, np.ndarray | None],
-    data: st.DataObject,
-    temperature: float,
-    uniforms: list[float],
-) -> None:
+    make_logits, drawn, data, temperature, uniforms
+):
     table, ids = drawn
     own, plain = make_logits(table, ids), PlainLogits(table)
     for name, argument in data.draw(changes(*table.shape)):
@@ -202,14 +191,14 @@ def test_rules_in_any_order_are_those_of_plain_numpy_over_the_whole_vocabulary(
             getattr(own, name)(argument)
             getattr(plain, name)(argument)
 
-    def check_values() -> None:
+    def check_values():
         np.testing.assert_array_equal(values(own), plain.table[:, ... if ids is None else ids])
 
     checks = [check_values]
     if plain.possible:
         order = data.draw(st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=4))
 
-        def check_copies() -> None:
+        def check_copies():
             selected = own.select_positions(order)
             assert_choices(selected, plain.table[order], temperature, [0.3] * len(order))
             selected.suppress_ranges([[(0, 1 << 31)]] * len(order))
@@ -221,7 +210,7 @@ def test_rules_in_any_order_are_those_of_plain_numpy_over_the_whole_vocabulary(
         check()
 
 
-def assert_choices(logits: Logits, table: np.ndarray, temperature: float, uniforms: list[float]) -> None:
+def assert_choices(logits, table, temperature, uniforms):
     """Check probabilities, the order of the best, and that samples are where the cumulative distribution passes."""
     expected, width = log_softmax(table), table.shape[1]
     for token in (0, width // 2, width - 1):

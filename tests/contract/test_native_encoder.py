@@ -1,13 +1,8 @@
 """The native encoder beside the reference backend, and the same bits for whatever is encoded together or before."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +14,6 @@ from harken.backends.native import backend as native_backend
 from harken.backends.native.library import INSTRUCTION_SET_VARIABLE, instruction_sets, unavailable_reason
 from harken.backends.numpy import NumpyBackend
 from harken.checkpoints import open_checkpoint
-from harken.contract import Floats
 from real_models import EXAMPLE, recognizer
 from tiny_models import DIMS, make_backend, make_weights
 
@@ -33,53 +27,50 @@ SETS = () if unavailable_reason() else instruction_sets()
 FRAMES = (2, 4, 30, 96, 98, 146, 2 * ENCODER_DIMS.n_audio_ctx)
 
 
-def draw_mel(n_windows: int, frames: int, seed: int = 0) -> Floats:
+def draw_mel(n_windows, frames, seed=0):
     shape = n_windows, ENCODER_DIMS.n_mels, frames
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("packed")
 
 
 @pytest.fixture(scope="module", params=LARGEST_ERRORS)
-def precision(request: pytest.FixtureRequest) -> Iterator[str]:
+def precision(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native_backend, "LEAST_STATE_OF_INT8", 0)
         yield str(request.param)
 
 
-def open_native(cache: Path, precision: str, **options: Any) -> Any:
+def open_native(cache, precision, **options):
     return make_backend(f"native-{precision}", cache, dims=ENCODER_DIMS, **options)
 
 
 @pytest.fixture(scope="module")
-def backend(cache: Path, precision: str) -> Any:
+def backend(cache, precision):
     return open_native(cache, precision)
 
 
 @pytest.fixture(scope="module")
-def reference() -> NumpyBackend:
+def reference():
     return NumpyBackend(ENCODER_DIMS, make_weights(dims=ENCODER_DIMS))
 
 
-def check_errors(actual: Floats, expected: Floats, precision: str) -> None:
+def check_errors(actual, expected, precision):
     error, size = actual - expected, np.sqrt((expected**2).mean())
     largest, largest_single = LARGEST_ERRORS[precision]
     assert np.sqrt((error**2).mean()) <= largest * size
     assert np.abs(error).max() <= largest_single * size
 
 
-Windows = list[tuple[Floats, Any]]
-
-
-def encode(backend: Any, mel: Floats) -> Windows:
+def encode(backend, mel):
     """Encode windows together; return of each the encoder's output, and the packed keys and values."""
     return [(window.encoder_output, window.memory) for window in backend.encode(mel).windows]
 
 
-def assert_same_bits(actual: Windows, expected: Windows, message: str = "") -> None:
+def assert_same_bits(actual, expected, message=""):
     for one, other in zip(chain(*actual), chain(*expected), strict=True):
         np.testing.assert_array_equal(one, other, err_msg=message)
 
@@ -87,9 +78,7 @@ def assert_same_bits(actual: Windows, expected: Windows, message: str = "") -> N
 @pytest.mark.parametrize(
     ("frames", "loudness"), [*((frames, 1) for frames in FRAMES), (98, 0), (98, 1e-3), (98, 30)]
 )
-def test_encoder_output_is_that_of_the_reference(
-    backend: Any, reference: NumpyBackend, frames: int, loudness: float, precision: str
-) -> None:
+def test_encoder_output_is_that_of_the_reference(backend, reference, frames, loudness, precision):
     """With the same relative error, whether a window is loud, quiet or empty."""
     mel = np.float32(loudness) * draw_mel(2, frames)
     actual = backend.encoder_output(backend.encode(mel))
@@ -99,7 +88,7 @@ def test_encoder_output_is_that_of_the_reference(
     check_errors(actual, expected, precision)
 
 
-def test_layers_of_low_rank_are_two_products_and_less_to_read(tmp_path: Path, precision: str) -> None:
+def test_layers_of_low_rank_are_two_products_and_less_to_read(tmp_path, precision):
     """Those of the first layer, as in lite-whisper; the ranks of the second are so high that one is less work."""
     dims = replace(ENCODER_DIMS, n_audio_state=128, n_audio_head=4, n_text_state=128, n_text_head=4)
     weights, rng = make_weights(dims=dims), np.random.default_rng(1)
@@ -114,7 +103,7 @@ def test_layers_of_low_rank_are_two_products_and_less_to_read(tmp_path: Path, pr
     folder = write_huggingface(tmp_path / "lite", dims, weights, config={"model_type": "lite-whisper"})
     checkpoint, mel = open_checkpoint(folder), draw_mel(2, 98)
     engine = BackendFactory(backend="native", precision=precision, threads=2, cache=tmp_path / "two")
-    backend: Any = engine.make_backend(checkpoint)
+    backend = engine.make_backend(checkpoint)
     reference = NumpyBackend(dims, checkpoint.weights)
     expected = reference.encoder_output(reference.encode(mel))
     check_errors(backend.encoder_output(backend.encode(mel)), expected, precision)
@@ -125,7 +114,7 @@ def test_layers_of_low_rank_are_two_products_and_less_to_read(tmp_path: Path, pr
     assert two < one
 
 
-def test_number_that_is_not_finite_makes_its_whole_window_nan_and_no_other(backend: Any) -> None:
+def test_number_that_is_not_finite_makes_its_whole_window_nan_and_no_other(backend):
     expected = encode(backend, draw_mel(3, 98))
     for number in (np.nan, np.inf, -np.inf):
         mel = draw_mel(3, 98)
@@ -135,9 +124,7 @@ def test_number_that_is_not_finite_makes_its_whole_window_nan_and_no_other(backe
         assert_same_bits(actual[::2], expected[::2])
 
 
-def test_bits_of_a_window_depend_on_no_window_beside_or_before_it(
-    backend: Any, cache: Path, precision: str
-) -> None:
+def test_bits_of_a_window_depend_on_no_window_beside_or_before_it(backend, cache, precision):
     """Nor on other threads, on a session between, or on the layout of the mel in memory."""
     mels = [draw_mel(2, frames, seed=frames) for frames in FRAMES]
     expected = [
@@ -154,9 +141,7 @@ def test_bits_of_a_window_depend_on_no_window_beside_or_before_it(
         assert_same_bits(encode(backend, mel[::-1]), alone[::-1])
 
 
-def test_threads_and_instruction_sets_change_no_bit(
-    backend: Any, cache: Path, monkeypatch: pytest.MonkeyPatch, precision: str
-) -> None:
+def test_threads_and_instruction_sets_change_no_bit(backend, cache, monkeypatch, precision):
     mels = [draw_mel(2, frames) for frames in FRAMES]
     expected = [encode(backend, mel) for mel in mels]
     for instruction_set, threads in [(SETS[0], 2), (SETS[0], 3), *((name, 1) for name in SETS[1:])]:
@@ -168,7 +153,7 @@ def test_threads_and_instruction_sets_change_no_bit(
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_published_model_encodes_a_recording_in_16_bits_as_in_float32() -> None:
+def test_published_model_encodes_a_recording_in_16_bits_as_in_float32():
     integers, floats = recognizer("int16").backend, recognizer("fp32").backend
     assert (integers.capabilities.name, floats.capabilities.name) == ("native", "native")
     mel = log_mel(load_audio(EXAMPLE))[None, :, : 2 * integers.dims.n_audio_ctx]

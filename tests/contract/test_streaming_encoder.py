@@ -1,20 +1,14 @@
 """Streams encoded chunk by chunk: every backend against the reference, and that against the offline encoder."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pairs import PROMPT, BackendPair, decode
+from pairs import PROMPT, decode
 
-from harken.backends.numpy import NumpyBackend, model
-from harken.contract import Backend, Floats, StreamingEncoderState
+from harken.backends.numpy import model
 from tiny_models import BACKENDS, DIMS, make_backend, make_weights
 
 WHOLE = 2 * DIMS.n_audio_ctx
@@ -22,7 +16,7 @@ MAX_STREAMS = 3
 """Most streams of a program."""
 
 
-def make_mels(streams: int) -> Floats:
+def make_mels(streams):
     """Draw log-mel, different in each stream, of one frame more than there are positions for."""
     frames = 2 * DIMS.n_audio_ctx + 1
     return np.random.default_rng(5).standard_normal((streams, DIMS.n_mels, frames), np.float32)
@@ -31,16 +25,14 @@ def make_mels(streams: int) -> Floats:
 class Streams:
     """Some streams, each encoded by the backend under test and by the reference backend."""
 
-    def __init__(self, backends: BackendPair, count: int, history_frames: int) -> None:
+    def __init__(self, backends, count, history_frames):
         self._backends, self._mels = backends, make_mels(count)
         self.states, self._reference_states = (
             [backend.open_encoder(history_frames) for _ in range(count)]
             for backend in (backends.tested, backends.reference)
         )
 
-    def encode(
-        self, streams: Sequence[int], chunk_frames: int, final_frames: int, *, end: bool = False
-    ) -> None:
+    def encode(self, streams, chunk_frames, final_frames, *, end=False):
         """Encode the next `chunk_frames` of some streams, and pass the frame behind them unless they end here."""
         firsts = [2 * self._reference_states[stream].final_positions for stream in streams]
         chunks = [
@@ -54,14 +46,14 @@ class Streams:
         for state, expected in zip(self.states, self._reference_states, strict=True):
             assert (state.final_positions, state.positions) == (expected.final_positions, expected.positions)
 
-    def pair(self, streams: Sequence[int]) -> BackendPair:
+    def pair(self, streams):
         """Return both backends with the features of some streams."""
         features, reference_features = (
             backend.stream_features([states[stream] for stream in streams]) for backend, states in self._sides()
         )
         return replace(self._backends, features=features, reference_features=reference_features)
 
-    def compare(self, streams: Sequence[int]) -> Floats:
+    def compare(self, streams):
         """Compare the output and what is decoded; return the log-probabilities after each token of `PROMPT`."""
         pair = self.pair(streams)
         pair.compare_output()
@@ -71,13 +63,13 @@ class Streams:
             session.attention(row)
         return decoded
 
-    def _sides(self) -> Iterator[tuple[Backend, list[StreamingEncoderState]]]:
+    def _sides(self):
         yield self._backends.tested, self.states
         yield self._backends.reference, self._reference_states
 
 
 @st.composite
-def draw_programs(draw: st.DrawFn) -> tuple[int, list[tuple[list[int], int, int, bool]]]:
+def draw_programs(draw):
     """Draw a history and some steps: streams, frames of their chunks, final frames, and whether they end."""
     history_frames = 2 * draw(st.integers(0, DIMS.n_audio_ctx))
     positions_left, open_streams, steps = [DIMS.n_audio_ctx] * MAX_STREAMS, set(range(MAX_STREAMS)), []
@@ -95,13 +87,13 @@ def draw_programs(draw: st.DrawFn) -> tuple[int, list[tuple[list[int], int, int,
     return history_frames, steps
 
 
-def test_streams_used_in_any_order_stay_in_step_with_the_reference(backends: BackendPair) -> None:
+def test_streams_used_in_any_order_stay_in_step_with_the_reference(backends):
     @settings(max_examples=12 if backends.name.endswith("fp32") else 6)
     @given(draw_programs(), st.randoms(use_true_random=False))
-    def run(program: tuple[int, list[tuple[list[int], int, int, bool]]], random: Random) -> None:
+    def run(program, random):
         history_frames, steps = program
         streams = Streams(backends, MAX_STREAMS, history_frames)
-        encoded: set[int] = set()
+        encoded = set()
         for step_streams, chunk_frames, final_frames, end in steps:
             streams.encode(step_streams, chunk_frames, final_frames, end=end)
             encoded |= set(step_streams)
@@ -112,7 +104,7 @@ def test_streams_used_in_any_order_stay_in_step_with_the_reference(backends: Bac
     run()
 
 
-def test_stream_is_encoded_as_by_the_reference(other_backends: BackendPair) -> None:
+def test_stream_is_encoded_as_by_the_reference(other_backends):
     """In short, for the backends that do not take the whole suite."""
     streams = Streams(other_backends, 1, history_frames=8)
     streams.encode([0], 16, 8)
@@ -123,7 +115,7 @@ def test_stream_is_encoded_as_by_the_reference(other_backends: BackendPair) -> N
 # --- the reference -----------------------------------------------------------------------------------------
 
 
-def encode_chunks(backend: NumpyBackend, history_frames: int, *chunks: tuple[int, int]) -> Floats:
+def encode_chunks(backend, history_frames, *chunks):
     """Encode chunks of a stream, each of some frames of which the first ones are final; return all positions."""
     state, mel = backend.open_encoder(history_frames), make_mels(1)
     for frames, final_frames in chunks:
@@ -137,8 +129,8 @@ def encode_chunks(backend: NumpyBackend, history_frames: int, *chunks: tuple[int
     ("history_frames", "frames"), [(0, (WHOLE,)), *((n, (6, 2, 10, 6, 16, 8)) for n in (0, 4, 10, WHOLE))]
 )
 def test_chunks_without_look_ahead_equal_the_offline_encoder_under_a_block_mask(
-    reference_backend: NumpyBackend, history_frames: int, frames: tuple[int, ...]
-) -> None:
+    reference_backend, history_frames, frames
+):
     """One chunk of the whole stream equals it without a mask."""
     actual = encode_chunks(reference_backend, history_frames, *zip(frames, frames, strict=True))
     block = np.repeat(np.arange(len(frames)), frames)[::2]
@@ -149,7 +141,7 @@ def test_chunks_without_look_ahead_equal_the_offline_encoder_under_a_block_mask(
     np.testing.assert_allclose(actual, model.encoder_blocks(x, make_weights(), DIMS, mask), atol=1e-4)
 
 
-def test_repeated_look_ahead_leaves_no_trace(reference_backend: NumpyBackend) -> None:
+def test_repeated_look_ahead_leaves_no_trace(reference_backend):
     """Frames may be encoded any number of times as look-ahead before they become final."""
     plain = encode_chunks(reference_backend, 10, *[(12, 8)] * 3)
     repeated = encode_chunks(reference_backend, 10, *[(6, 0), (20, 0), (12, 8)] * 3)
@@ -159,7 +151,7 @@ def test_repeated_look_ahead_leaves_no_trace(reference_backend: NumpyBackend) ->
 # --- sessions over streams ---------------------------------------------------------------------------------
 
 
-def test_rows_over_streams_of_different_length_extend_rewind_and_reorder(backends: BackendPair) -> None:
+def test_rows_over_streams_of_different_length_extend_rewind_and_reorder(backends):
     """Padding masks follow the rows."""
     streams = Streams(backends, 3, history_frames=8)
     for stream, hops in enumerate((1, 5, 3)):
@@ -178,7 +170,7 @@ def test_rows_over_streams_of_different_length_extend_rewind_and_reorder(backend
             pair.attention(row)
 
 
-def test_features_do_not_change_with_later_chunks(backends: BackendPair) -> None:
+def test_features_do_not_change_with_later_chunks(backends):
     streams = Streams(backends, 1, history_frames=8)
     streams.encode([0], 12, 6)
     early = streams.pair([0]).open_session([0])
@@ -188,7 +180,7 @@ def test_features_do_not_change_with_later_chunks(backends: BackendPair) -> None
     assert early.lengths == (len(PROMPT),)
 
 
-def test_decoder_without_encoder_reuses_the_output_of_streams(backends: BackendPair, tmp_path: Path) -> None:
+def test_decoder_without_encoder_reuses_the_output_of_streams(backends, tmp_path):
     streams = Streams(backends, 2, history_frames=8)
     streams.encode([0, 1], 12, 6)
     streams.encode([1], 12, 6)
@@ -206,7 +198,7 @@ class ForeignState:
     final_positions = positions = 0
 
 
-def test_encoder_states_of_another_backend_are_refused(backends: BackendPair) -> None:
+def test_encoder_states_of_another_backend_are_refused(backends):
     own, mel = backends.tested.open_encoder(8), make_mels(2)[:, :, :13]
     with pytest.raises(AssertionError, match="this backend's own open_encoder"):
         backends.tested.encode_chunk([own, ForeignState()], mel, 12)

@@ -1,9 +1,6 @@
 """Properties of decoding that hold for any model, windows and prompts; and the prompts."""
 
-from __future__ import annotations
-
 import zlib
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,19 +10,7 @@ from hypothesis import strategies as st
 from random_windows import BEGIN, END, TEXT, TIMES, rules_over, windows
 
 from fakes.backends import FakeFeatures, ScriptedBackend, random_logits
-from harken.decoding import (
-    Beam,
-    DecodeStats,
-    DecodingResult,
-    Greedy,
-    LogitRules,
-    Sample,
-    Step,
-    Strategy,
-    Window,
-    decode,
-    make_prompt,
-)
+from harken.decoding import Beam, DecodeStats, Greedy, Sample, Window, decode, make_prompt
 from harken.decoding.generate import LoopRule
 from tiny_models import DIMS, N_WINDOWS, TOKENIZER
 
@@ -45,14 +30,12 @@ few = settings(max_examples=8)
 
 
 @st.composite
-def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], LogitRules]:
+def batches(draw, most=4):
     timestamps = draw(st.booleans())
     return draw(st.lists(windows(timestamps), min_size=1, max_size=most)), RULES[timestamps]
 
 
-def run(
-    batch: Sequence[Window], rules: LogitRules, strategy: Strategy, **options: object
-) -> tuple[list[DecodingResult], DecodeStats]:
+def run(batch, rules, strategy, **options):
     return decode(
         BACKEND, FEATURES, batch, tokenizer=TOKENIZER, logit_rules=rules, strategy=strategy, **options
     )
@@ -61,7 +44,7 @@ def run(
 @each_strategy
 @few
 @given(batch=batches())
-def test_a_batch_equals_its_windows_alone(strategy: Strategy, batch: tuple[list[Window], LogitRules]) -> None:
+def test_a_batch_equals_its_windows_alone(strategy, batch):
     together, _ = run(*batch, strategy)
     assert together == [run([window], batch[1], strategy)[0][0] for window in batch[0]]
 
@@ -69,10 +52,8 @@ def test_a_batch_equals_its_windows_alone(strategy: Strategy, batch: tuple[list[
 @pytest.mark.parametrize("penalty", [None, 0.0, 1.0])
 @few
 @given(batch=batches(most=2))
-def test_the_sample_with_the_highest_score_is_kept(
-    batch: tuple[list[Window], LogitRules], penalty: float | None
-) -> None:
-    steps: list[Step] = []
+def test_the_sample_with_the_highest_score_is_kept(batch, penalty):
+    steps = []
     strategy = Sample(temperature=1.0, best_of=4, length_penalty=penalty)
     results, _ = run(*batch, strategy, observe=steps.append)
     for window, result in enumerate(results):
@@ -82,7 +63,7 @@ def test_the_sample_with_the_highest_score_is_kept(
         assert result.hypothesis.score(penalty) == pytest.approx(best)
 
 
-def score(steps: list[Step], penalty: float | None) -> float:
+def score(steps, penalty):
     length = max(1, sum(step.token != END for step in steps))
     total = sum(step.logprob for step in steps)
     return total / (length if penalty is None else ((5 + length) / 6) ** penalty)
@@ -91,7 +72,7 @@ def score(steps: list[Step], penalty: float | None) -> float:
 @each_strategy
 @few
 @given(batch_windows=st.lists(windows(timestamps=True), min_size=1, max_size=3))
-def test_every_text_obeys_the_timestamp_grammar(batch_windows: list[Window], strategy: Strategy) -> None:
+def test_every_text_obeys_the_timestamp_grammar(batch_windows, strategy):
     for result in run(batch_windows, RULES[True], strategy)[0]:
         tokens = result.hypothesis.tokens
         times = [token for token in tokens if token >= BEGIN]
@@ -106,7 +87,7 @@ def test_every_text_obeys_the_timestamp_grammar(batch_windows: list[Window], str
 @each_strategy
 @settings(max_examples=3)
 @given(batch_windows=st.lists(windows(timestamps=False), min_size=1, max_size=2))
-def test_text_without_eot_has_the_length_of_its_limit(batch_windows: list[Window], strategy: Strategy) -> None:
+def test_text_without_eot_has_the_length_of_its_limit(batch_windows, strategy):
     """Half of the context, or what a prompt leaves of it: at least one token."""
     full = (TOKENIZER.sot_prev, *TEXT[:1] * (DIMS.n_text_ctx - 4), *TOKENIZER.sot_sequence("en"))
     batch_windows = [*batch_windows, Window(window_index=0, prompt=full)]
@@ -118,10 +99,8 @@ def test_text_without_eot_has_the_length_of_its_limit(batch_windows: list[Window
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(width=1, patience=0.1)], ids=str)
 @few
 @given(batch=batches())
-def test_text_steps_and_stats_belong_to_the_tokens(
-    strategy: Strategy, batch: tuple[list[Window], LogitRules]
-) -> None:
-    steps: list[Step] = []
+def test_text_steps_and_stats_belong_to_the_tokens(strategy, batch):
+    steps = []
     results, stats = run(*batch, strategy, observe=steps.append)
     for row, result in enumerate(results):
         data, hypothesis = result.text.encode(), result.hypothesis
@@ -149,9 +128,7 @@ def test_text_steps_and_stats_belong_to_the_tokens(
     batch=st.lists(windows(timestamps=False), min_size=1, max_size=4),
     rules=st.sampled_from([RULES[False], ENDLESS]),
 )
-def test_probabilities_and_attention_are_those_that_picked_each_token(
-    strategy: Strategy, batch: list[Window], rules: LogitRules
-) -> None:
+def test_probabilities_and_attention_are_those_that_picked_each_token(strategy, batch, rules):
     """That of no speech is read behind the start of the transcript, before any rule."""
     assert TOKENIZER.no_speech in rules.suppressed
     plain, captured = (run(batch, rules, strategy, attention=on) for on in (False, True))
@@ -172,11 +149,11 @@ def test_probabilities_and_attention_are_those_that_picked_each_token(
 
 
 @each_strategy
-def test_an_observer_that_raises_stops_within_one_step(strategy: Strategy) -> None:
+def test_an_observer_that_raises_stops_within_one_step(strategy):
     batch = [Window(window_index=0, prompt=TOKENIZER.sot_sequence("en"))] * 2
     for stop in (0, 1, 5):
 
-        def observe(step: Step, stop: int = stop) -> None:
+        def observe(step, stop=stop):
             if step.index == stop:
                 raise KeyboardInterrupt
 
@@ -186,7 +163,7 @@ def test_an_observer_that_raises_stops_within_one_step(strategy: Strategy) -> No
 
 
 @pytest.mark.parametrize("n_timestamps", [0, 2])
-def test_a_loop_begins_behind_its_first_unit_whatever_its_times(n_timestamps: int) -> None:
+def test_a_loop_begins_behind_its_first_unit_whatever_its_times(n_timestamps):
     rule, loop = LoopRule(TOKENIZER.decode, END, max_ratio=1.5), [*b"then he "]
     for repeat in range(8):
         assert rule.begins(loop) is None
@@ -211,9 +188,7 @@ lengths = st.sampled_from([0, 1, N_CTX // 2 - 2, N_CTX // 2 - 1, N_CTX // 2, 900
     task=st.sampled_from(["transcribe", "translate"]),
 )
 @example(initial=0, previous=150, timestamps=True, task="transcribe")
-def test_initial_prompt_stays_and_previous_text_loses_its_oldest_tokens(
-    initial: int, previous: int, timestamps: bool, task: str
-) -> None:
+def test_initial_prompt_stays_and_previous_text_loses_its_oldest_tokens(initial, previous, timestamps, task):
     """What stands before the start sequence takes half the context."""
     names, said = [i % 250 for i in range(initial)], [i % 250 + 5 for i in range(previous)]
     asked = {"language": "de", "task": task, "timestamps": timestamps}

@@ -1,10 +1,5 @@
 """Drafting at known costs, over long decodes: a good draft is used, and a useless one costs next to nothing."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -15,12 +10,10 @@ from harken.decoding.draft_controller import BUDGET_STEPS, AcceptanceCounter, Dr
 from harken.decoding.generate import Row, WindowEnd, generate, pick_best
 
 LENGTH = 150
-Cost = Callable[[int], float]
-Right = Callable[[int, int], bool]
 WRONG = correct_with_probability(0.0)
 
 
-COSTS: dict[str, Cost] = {
+COSTS = {
     # The cost of a pass, by its tokens in all rows: many cost little more than one,
     "cheap": lambda tokens: 1 + 0.05 * (tokens - 1),
     # or there is a faster kernel for a single one,
@@ -30,30 +23,21 @@ COSTS: dict[str, Cost] = {
 }
 
 
-def decode(
-    right: Callable[[int], Right],
-    *,
-    cost: str = "cheap",
-    windows: int = 12,
-    rows: int = 1,
-    step_s: float = 0.1,
-    setup_s: float = 0.0,
-    noise: Callable[[int], float] = lambda step: 1.0,
-) -> tuple[np.ndarray, float]:
+def decode(right, *, cost="cheap", windows=12, rows=1, step_s=0.1, setup_s=0.0, noise=lambda step: 1.0):
     """Decode windows one after another; `right` gives the accuracy of the draft in each.
 
     Returns the time of each with drafts over its time without, and the share of steps that had no draft.
     """
     clock, steps = FakeClock(tick_s=1e-6), 0
 
-    def pass_s(rows: int, width: int) -> float:
+    def pass_s(rows, width):
         nonlocal steps
         steps += 1
         return COSTS[cost](rows * width) * noise(steps)
 
     rng = np.random.default_rng(0)
     controller, counter = DraftController(clock), AcceptanceCounter()
-    ratios, skipped = list[float](), 0
+    ratios, skipped = [], 0
     for window in range(windows):
         texts = [[*rng.integers(0, EOT, LENGTH).tolist(), EOT] for _ in range(rows)]
         backend = ScriptedBackend(logits_of_texts(texts), 2 * LENGTH, clock=clock, cost=pass_s)
@@ -72,7 +56,7 @@ def decode(
     return np.array(ratios), skipped / (windows * LENGTH)
 
 
-def test_costs_are_on_the_line_through_what_was_measured_and_an_outlier_counts_as_twice_it() -> None:
+def test_costs_are_on_the_line_through_what_was_measured_and_an_outlier_counts_as_twice_it():
     cost, falling, alike = LinearCost(), LinearCost(), LinearCost()
     for tokens in (1, 4, 2, 8, 3):
         cost.add(tokens, 3 + 0.5 * tokens)
@@ -96,7 +80,7 @@ def test_costs_are_on_the_line_through_what_was_measured_and_an_outlier_counts_a
         (correct_with_probability(0.95), {"cost": "steep", "step_s": 0.0}),
     ],
 )
-def test_useless_draft_stays_within_the_budget(right: Right, costs: dict[str, Any]) -> None:
+def test_useless_draft_stays_within_the_budget(right, costs):
     """At most 3 % over a long decode, and the budget at its start."""
     ratios, skipped = decode(lambda window: right, **costs)
     startup_loss = BUDGET_STEPS + 2 * costs.get("setup_s", 0.0)
@@ -109,13 +93,13 @@ def test_useless_draft_stays_within_the_budget(right: Right, costs: dict[str, An
     ("costs", "most"),
     [({}, 0.45), ({"step_s": 0.0}, 0.3), ({"setup_s": 20.0}, 0.6), ({"cost": "jumpy"}, 0.6)],
 )
-def test_good_draft_is_used(costs: dict[str, Any], most: float) -> None:
+def test_good_draft_is_used(costs, most):
     ratios, skipped = decode(lambda window: correct_with_probability(0.9), windows=8, **costs)
     assert ratios.mean() < most
     assert 3 < skipped * 8 * LENGTH < 60, "plain steps are measured first, and now and then"
 
 
-def test_draft_that_turns_is_dropped_and_used_again() -> None:
+def test_draft_that_turns_is_dropped_and_used_again():
     good = correct_with_probability(0.9)
     ratios, _ = decode(lambda window: WRONG if 4 <= window < 12 else good, windows=28)
     assert max(ratios[:4].mean(), ratios[24:].mean()) < 0.45
@@ -127,9 +111,7 @@ def test_draft_that_turns_is_dropped_and_used_again() -> None:
     [(correct_with_probability(0.8), 0.0, 0.05, 0.75), (WRONG, 0.8, 1.0, 1.03 * 1.2 + 0.02)],
     ids=["good", "bad"],
 )
-def test_noise_neither_stops_a_good_draft_nor_keeps_a_bad_one(
-    right: Right, least_skipped: float, most_skipped: float, most: float
-) -> None:
+def test_noise_neither_stops_a_good_draft_nor_keeps_a_bad_one(right, least_skipped, most_skipped, most):
     """One in twenty passes takes five times as long."""
     rng = np.random.default_rng(1)
     noise = np.where(rng.random(10**5) < 0.05, 5.0, 1.0) * rng.uniform(0.9, 1.1, 10**5)
@@ -139,7 +121,7 @@ def test_noise_neither_stops_a_good_draft_nor_keeps_a_bad_one(
 
 
 @pytest.mark.parametrize("change", [0.4, 2.0])
-def test_controller_adapts_to_the_speed_of_the_machine(change: float) -> None:
+def test_controller_adapts_to_the_speed_of_the_machine(change):
     ratios, _ = decode(
         lambda window: correct_with_probability(0.85),
         noise=lambda step: 1.0 if step < 500 else change,

@@ -1,9 +1,6 @@
 """Logit rules: the tokens that may follow a prefix, and the bonuses of hotwords, also with a published model."""
 
-from __future__ import annotations
-
 import tracemalloc
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.backends.host_logits import HostLogits
-from harken.decoding import LogitRules, make_logit_rules
+from harken.decoding import make_logit_rules
 from harken.decoding.logit_rules import HOTWORD_BONUS, make_hotword_bias
 from harken.errors import OptionError
 from harken.text import Tokenizer
@@ -23,12 +20,12 @@ EOT, BEGIN, N = TOKENIZER.eot, TOKENIZER.timestamp_begin, TOKENIZER.n_vocab
 TEXT = 97
 
 
-def tokens(written: str) -> list[int]:
+def tokens(written):
     """Parse text such as "0.00 a 1.00": numbers are timestamps in seconds, letters are text."""
     return [BEGIN + round(float(word) * 50) if "." in word else ord(word) for word in written.split()]
 
 
-def allowed(rules: LogitRules, prefix: list[int]) -> np.ndarray:
+def allowed(rules, prefix):
     """Return a mask of the ids that may follow, by the ranges alone."""
     mask = np.ones(N, bool)
     for start, stop in rules.banned(prefix):
@@ -36,7 +33,7 @@ def allowed(rules: LogitRules, prefix: list[int]) -> np.ndarray:
     return mask
 
 
-def grammar(rules: LogitRules, written: str) -> tuple[bool, bool, str]:
+def grammar(rules, written):
     """Return whether text and eot may follow, and the range of timestamps: "0.02-30.00", or "" for none."""
     mask = allowed(rules, tokens(written))
     times = np.flatnonzero(mask[BEGIN:]) / 50
@@ -44,7 +41,7 @@ def grammar(rules: LogitRules, written: str) -> tuple[bool, bool, str]:
     return bool(mask[TEXT]), bool(mask[EOT]), span
 
 
-def test_timestamps_at_both_ends_of_the_window() -> None:
+def test_timestamps_at_both_ends_of_the_window():
     """Between them, tests/golden/test_decoding_golden.py compares the rules with those of openai-whisper."""
     rules = make_logit_rules(TOKENIZER, timestamps=True)
     assert grammar(rules, "0.00 0.00") == (True, True, "")
@@ -62,14 +59,14 @@ def test_timestamps_at_both_ends_of_the_window() -> None:
         ("0.00", True),  # a window without words
     ],
 )
-def test_text_does_not_end_where_a_segment_opens_before_the_end_of_speech(prefix: str, end: bool) -> None:
+def test_text_does_not_end_where_a_segment_opens_before_the_end_of_speech(prefix, end):
     rules = make_logit_rules(TOKENIZER, timestamps=True)
     banned = rules.banned(tokens(prefix), speech_end=BEGIN + 150)
     assert (not any(start <= EOT < stop for start, stop in banned)) == end
     assert [span for span in banned if span != (EOT, EOT + 1)] == rules.banned(tokens(prefix))
 
 
-def test_special_tokens_and_those_asked_for_are_suppressed() -> None:
+def test_special_tokens_and_those_asked_for_are_suppressed():
     names = ("sot", "translate", "transcribe", "sot_lm", "sot_prev", "no_speech")
     specials = {getattr(TOKENIZER, name) for name in names}
     for asked, more in (((), ()), ((65, 66), (65, 66)), ((-1, 65), (65, *TOKENIZER.non_speech_tokens))):
@@ -79,7 +76,7 @@ def test_special_tokens_and_those_asked_for_are_suppressed() -> None:
             assert set(rules.suppressed.tolist()) == never
 
 
-def test_forced_prefix_comes_first_or_behind_the_first_timestamp_even_if_it_is_suppressed() -> None:
+def test_forced_prefix_comes_first_or_behind_the_first_timestamp_even_if_it_is_suppressed():
     within, without = (
         make_logit_rules(TOKENIZER, timestamps=timestamps, forced_prefix=tokens("a b"))
         for timestamps in (True, False)
@@ -94,7 +91,7 @@ def test_forced_prefix_comes_first_or_behind_the_first_timestamp_even_if_it_is_s
     assert {*without.suppressed} - {*lifted.suppressed} == {*tokens("*")}
 
 
-def test_tokens_matching_suppress_regex_anywhere_are_suppressed() -> None:
+def test_tokens_matching_suppress_regex_anywhere_are_suppressed():
     patterns = {"[0-9]+": "0123456789", "^x$": "x", "(?i)[q-r]": "QRqr", r"\.": ".", "ab": ""}
     for pattern, never in patterns.items():
         rules = make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=(), suppress_regex=pattern)
@@ -119,7 +116,7 @@ def test_tokens_matching_suppress_regex_anywhere_are_suppressed() -> None:
         ),
     ],
 )
-def test_invalid_suppress_regex_is_an_error(pattern: str, message: str) -> None:
+def test_invalid_suppress_regex_is_an_error(pattern, message):
     with pytest.raises(OptionError, match=message):
         make_logit_rules(TOKENIZER, timestamps=False, suppress_regex=pattern)
 
@@ -136,7 +133,7 @@ def test_invalid_suppress_regex_is_an_error(pattern: str, message: str) -> None:
         ([BEGIN], True, {"max_initial_timestamp_s": 0.0}),
     ],
 )
-def test_tokens_that_leave_nothing_to_pick_are_refused(suppressed: Any, timestamps: bool, options: Any) -> None:
+def test_tokens_that_leave_nothing_to_pick_are_refused(suppressed, timestamps, options):
     """Where one text token or timestamp is left, they are suppressed."""
     with pytest.raises(OptionError, match=r"^suppress_tokens=.*leave some text, and a timestamp"):
         make_logit_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=suppressed, **options)
@@ -151,12 +148,12 @@ ENGLISH = Tokenizer.builtin(51864)
 ENGLISH_BEGIN = ENGLISH.timestamp_begin
 
 
-def token(text: str) -> int:
+def token(text):
     (token_id,) = ENGLISH.encode(text)
     return token_id
 
 
-def test_memory_is_bounded_by_that_of_the_most_hotwords() -> None:
+def test_memory_is_bounded_by_that_of_the_most_hotwords():
     words = [f"{number:05}" + "é" * 95 for number in range(500)]
     tracemalloc.start()
     try:
@@ -200,9 +197,7 @@ def test_memory_is_bounded_by_that_of_the_most_hotwords() -> None:
         ([" White   Leghorns "], [" White"], {" Leg": 1, " House": 0}),
     ],
 )
-def test_share_of_the_full_bonus(
-    hotwords: list[str], before: list[str | int], expected: dict[str, float]
-) -> None:
+def test_share_of_the_full_bonus(hotwords, before, expected):
     bias = make_hotword_bias(ENGLISH, hotwords)
     assert bias
     prefix = [each if isinstance(each, int) else token(each) for each in before]
@@ -210,7 +205,7 @@ def test_share_of_the_full_bonus(
     assert {text: found.get(token(text), 0.0) / HOTWORD_BONUS for text in expected} == pytest.approx(expected)
 
 
-def test_hotword_without_case_needs_no_space_before_it() -> None:
+def test_hotword_without_case_needs_no_space_before_it():
     vocabulary = Tokenizer.builtin(51865)
     bias, before, spelled = make_hotword_bias(vocabulary, ["凤凰"]), *map(vocabulary.encode, ("看", "凤凰"))
     assert bias
@@ -223,9 +218,7 @@ def test_hotword_without_case_needs_no_space_before_it() -> None:
     ("logit", "suppressed", "expected"),
     [(-5.9, [], 0.1), (-7.9, [], -1.9), (-8.1, [], -8.1), (0.0, ["nd"], -np.inf)],
 )
-def test_bonus_is_for_plausible_tokens_that_are_not_banned(
-    logit: float, suppressed: list[str], expected: float
-) -> None:
+def test_bonus_is_for_plausible_tokens_that_are_not_banned(logit, suppressed, expected):
     never = [token(text) for text in suppressed]
     rules = make_logit_rules(ENGLISH, timestamps=False, suppress_tokens=never, hotwords=["Lynde"])
     table = np.full((1, ENGLISH.n_vocab), -30, np.float32)
@@ -241,9 +234,7 @@ hotwords = st.lists(st.text("aeinrt é", max_size=8), min_size=1, max_size=4)
 
 
 @given(words=hotwords, context=prefixes, upto=st.integers(1, 8))
-def test_every_token_of_a_hotword_gets_a_bonus_and_none_gets_more(
-    words: list[str], context: list[int], upto: int
-) -> None:
+def test_every_token_of_a_hotword_gets_a_bonus_and_none_gets_more(words, context, upto):
     bias = make_hotword_bias(TOKENIZER, words)
     if bias is None:
         assert not "".join(words).split()
@@ -260,16 +251,16 @@ def test_every_token_of_a_hotword_gets_a_bonus_and_none_gets_more(
 # --- tiny.en ----------------------------------------------------------------------------------------------
 
 NAMES = ("Lynde", "Avonlea", "d'Artagnan", "Nuzhat", "Fuegians", "Cavell", "Steventon", "Merneptah", "Ilyin")
-FIRST: dict[str, Any] = {"vad": False, "hallucination_threshold": None, "temperatures": (0.0,)}
+FIRST = {"vad": False, "hallucination_threshold": None, "temperatures": (0.0,)}
 """Options for the first attempt at every window, speech or not."""
 
 
-def transcribe(audio: Any, *hotwords: str, **options: Any) -> str:
+def transcribe(audio, *hotwords, **options):
     return recognizer("int8").transcribe(audio, hotwords=hotwords, **FIRST | options).text
 
 
 @pytest.mark.real
-def test_spoken_hotwords_are_transcribed_and_others_change_nothing() -> None:
+def test_spoken_hotwords_are_transcribed_and_others_change_nothing():
     assert transcribe(EXAMPLE, *NAMES) == transcribe(EXAMPLE)
     (path,) = (path for path in recordings("librispeech-train-clean") if path.name == "103-1240-0000.flac")
     counts = [[transcribe(path, *names).count(name) for name in NAMES[:2]] for names in ((), NAMES)]
@@ -277,7 +268,7 @@ def test_spoken_hotwords_are_transcribed_and_others_change_nothing() -> None:
 
 
 @pytest.mark.real
-def test_no_hotword_is_transcribed_without_speech() -> None:
+def test_no_hotword_is_transcribed_without_speech():
     time_s = np.arange(6 * SAMPLE_RATE) / SAMPLE_RATE
     hiss = np.random.default_rng(0).standard_normal(len(time_s)) / 20
     for samples in (np.zeros(len(time_s)), hiss, np.sin(2 * np.pi * 100 * time_s) / 10):

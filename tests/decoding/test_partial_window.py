@@ -1,10 +1,6 @@
 """Partial windows: where their text ends, on tables of known attention, and the same text whatever the draft."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -14,16 +10,7 @@ from hypothesis import strategies as st
 from random_windows import TEXT, TOKEN, rules_over, windows
 
 from fakes.backends import FakeFeatures, ScriptedBackend, ScriptedBackendSession, logits_of_texts
-from harken.contract import Backend, Features, Floats
-from harken.decoding import (
-    LogitRules,
-    PartialHypothesis,
-    PartialWindow,
-    decode_partial,
-    make_logit_rules,
-    make_prompt,
-    partial_window,
-)
+from harken.decoding import PartialWindow, decode_partial, make_logit_rules, make_prompt, partial_window
 from harken.decoding.alignment_attention import RunningAlignment, alignment_matrix
 from tiny_models import DIMS, TOKENIZER, make_mel
 
@@ -43,15 +30,11 @@ class AttentiveTable(ScriptedBackend):
     By default it is that of a token every 0.2 s.
     """
 
-    def __init__(
-        self, text: Sequence[int], attended: Callable[[int], int] = (10).__mul__, n_text_ctx: int = 64
-    ) -> None:
+    def __init__(self, text, attended=(10).__mul__, n_text_ctx=64):
         super().__init__(logits_of_texts([[*text, EOT]] * 2, len(PROMPT), DIMS.n_vocab), n_text_ctx)
         self.attended = attended
 
-    def open_session(
-        self, features: FakeFeatures, row_windows: Sequence[int], capacity: int, *, attention: bool = False
-    ) -> ScriptedBackendSession:
+    def open_session(self, features, row_windows, capacity, *, attention=False):
         assert attention, "partial windows need the attention"
         self.sessions.append(AttentiveSession(self, row_windows, capacity))
         return self.sessions[-1]
@@ -60,7 +43,7 @@ class AttentiveTable(ScriptedBackend):
 class AttentiveSession(ScriptedBackendSession):
     """A session in which the prompt attends to all positions alike, and each token behind it to 7 of them."""
 
-    def attention(self, row: int) -> Floats:
+    def attention(self, row):
         _, seen = self.rows[row]
         weights = np.full((1, len(seen), POSITIONS), 1 / POSITIONS, np.float32)
         for index in range(len(seen) - len(PROMPT) + 1):
@@ -70,32 +53,28 @@ class AttentiveSession(ScriptedBackendSession):
         return weights
 
 
-def plain_rules(*, blank: bool = False) -> LogitRules:
+def plain_rules(*, blank=False):
     return make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=(), suppress_blank=blank)
 
 
 NO_SPEECH = np.zeros(0, bool)
 
 
-def partial(committed: Sequence[int] = (), draft: Sequence[int] = (), **options: Any) -> PartialWindow:
+def partial(committed=(), draft=(), **options):
     given = {"window_index": 0, "prompt": PROMPT, "n_positions": POSITIONS, "frame_threshold": 0}
     given |= {"speech": NO_SPEECH, **options}
     tokens = {"committed": tuple(committed), "draft_tokens": tuple(draft), "committed_end": 10 * len(committed)}
     return PartialWindow(**tokens, **given)
 
 
-def decode_table(
-    backend: AttentiveTable, window: PartialWindow, rules: LogitRules | None = None
-) -> PartialHypothesis:
+def decode_table(backend, window, rules=None):
     (hypothesis,) = decode_all(backend, FakeFeatures(1), [window], rules or plain_rules())
     assert len(hypothesis.logprobs) == len(hypothesis.tokens)
     assert len(hypothesis.attended_positions) == hypothesis.attention.shape[1] == len(hypothesis.tokens) + 1
     return hypothesis
 
 
-def decode_all(
-    backend: Backend, features: Features, windows: Sequence[PartialWindow], rules: LogitRules
-) -> list[PartialHypothesis]:
+def decode_all(backend, features, windows, rules):
     return decode_partial(backend, features, windows, rules, TOKENIZER)[0]
 
 
@@ -113,7 +92,7 @@ def decode_all(
         (b"to be\xff\xff", POSITIONS, b"to be"),  # what would follow is improbable
     ],
 )
-def test_text_that_ends_a_second_before_the_speech_goes_on(text: bytes, speech: int, expected: bytes) -> None:
+def test_text_that_ends_a_second_before_the_speech_goes_on(text, speech, expected):
     """Here, 255 is the end of text; where it may not be picked, the token of a table is 0."""
     tokens = [EOT if byte == 255 else byte for byte in text]
     hypothesis = decode_table(AttentiveTable(tokens), partial(speech=np.arange(POSITIONS) < speech))
@@ -141,9 +120,7 @@ STEPS = [10 * index for index in range(13)]
         ([10, 20, 120, 30, 40], {}, 12),  # for which a single token that attends far ahead does not count
     ],
 )
-def test_token_that_attends_too_far_ahead_or_back_is_not_accepted(
-    attended: list[int], options: dict[str, int], n_accepted: int
-) -> None:
+def test_token_that_attends_too_far_ahead_or_back_is_not_accepted(attended, options, n_accepted):
     backend = AttentiveTable(SPOKEN, lambda index: attended[min(index, len(attended) - 1)])
     hypothesis = decode_table(backend, partial(**options))
     assert hypothesis.tokens == SPOKEN[:n_accepted]
@@ -164,9 +141,7 @@ def test_token_that_attends_too_far_ahead_or_back_is_not_accepted(
         (100, 9, len(PROMPT) + 9, 0),
     ],
 )
-def test_tokens_are_limited_by_audio_and_context(
-    n_positions: int, n_committed: int, n_text_ctx: int, n_accepted: int
-) -> None:
+def test_tokens_are_limited_by_audio_and_context(n_positions, n_committed, n_text_ctx, n_accepted):
     """Even if all tokens attend to one position; a draft does not exceed the context either."""
     text = tuple(np.random.default_rng(0).integers(97, 123, 999).tolist())
     rest = text[n_committed:]
@@ -196,7 +171,7 @@ def test_tokens_are_limited_by_audio_and_context(
         (b"ah ah ah ", b"ah " * 6, b""),
     ],
 )
-def test_loop_is_cut_to_one_repetition(committed: bytes, text: bytes, expected: bytes) -> None:
+def test_loop_is_cut_to_one_repetition(committed, text, expected):
     for draft in (b"", text[len(committed) :][:9]):
         hypothesis = decode_table(AttentiveTable(text, int), partial(committed, draft))
         assert bytes(hypothesis.tokens) == expected
@@ -204,7 +179,7 @@ def test_loop_is_cut_to_one_repetition(committed: bytes, text: bytes, expected: 
         assert hypothesis.reached_eot == (ends and not committed)
 
 
-def test_logit_rules_see_committed_tokens() -> None:
+def test_logit_rules_see_committed_tokens():
     """A text may begin with neither a blank nor eot; behind committed text it may."""
     rules = plain_rules(blank=True)
     assert len(decode_table(AttentiveTable(()), partial(), rules).tokens) > 0
@@ -216,7 +191,7 @@ def test_logit_rules_see_committed_tokens() -> None:
 # --- drafts ------------------------------------------------------------------------------------------------
 
 
-def test_draft_is_dropped_from_the_first_difference_on() -> None:
+def test_draft_is_dropped_from_the_first_difference_on():
     backend = AttentiveTable(SPOKEN)
     drafted = [partial(draft=[*SPOKEN[:5], ord("X"), *SPOKEN[6:]]), partial(SPOKEN[:2], SPOKEN[2:5])]
     (one, other), stats = decode_partial(backend, FakeFeatures(2), drafted, plain_rules(), TOKENIZER)
@@ -242,7 +217,7 @@ anything = st.one_of(TOKEN, TOKEN, TOKEN, st.integers(0, DIMS.n_vocab - 1))
 
 
 @st.composite
-def partial_windows(draw: st.DrawFn) -> PartialWindow:
+def partial_windows(draw):
     window = draw(windows(timestamps=False))
     return PartialWindow(
         window_index=window.window_index,
@@ -256,12 +231,9 @@ def partial_windows(draw: st.DrawFn) -> PartialWindow:
     )
 
 
-Engine = tuple[Backend, Features, float]
-"""A backend with streams of different length, and the tolerance between batches."""
-
-
 @pytest.fixture(scope="module", params=["numpy", "onnx-fp32", "native-int8"])
-def engine(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend]) -> Engine:
+def engine(request, open_backend):
+    """A backend, its features of streams of different length, and the tolerance between batches."""
     backend = open_backend(request.param)
     encoders = [backend.open_encoder(8) for _ in LENGTHS]
     for encoder, length, mel in zip(encoders, LENGTHS, make_mel(len(LENGTHS)), strict=True):
@@ -277,9 +249,7 @@ def engine(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend
     back=st.integers(2, DIMS.n_audio_ctx),
     known=st.lists(st.integers(0, 40), min_size=4, max_size=4),
 )
-def test_any_draft_in_any_batch_gives_the_text_without_one(
-    engine: Engine, drawn: list[PartialWindow], rules: LogitRules, back: int, known: list[int]
-) -> None:
+def test_any_draft_in_any_batch_gives_the_text_without_one(engine, drawn, rules, back, known):
     # The windows of a tiny model are shorter than a second.
     backend, features, tolerance = engine
     with patch.object(partial_window, "REWIND_THRESHOLD", back):
@@ -300,13 +270,7 @@ def test_any_draft_in_any_batch_gives_the_text_without_one(
         assert_follows(backend, features, window, alone, rules)
 
 
-def assert_follows(
-    backend: Backend,
-    features: Features,
-    window: PartialWindow,
-    hypothesis: PartialHypothesis,
-    rules: LogitRules,
-) -> None:
+def assert_follows(backend, features, window, hypothesis, rules):
     """Check that each token is the best one behind those before it, with the attention of one pass over all."""
     session = backend.open_session(features, [window.window_index], DIMS.n_text_ctx, attention=True)
     start = [*window.prompt, *window.committed]
@@ -330,7 +294,7 @@ def assert_follows(
 
 
 @pytest.mark.parametrize("n_positions", [1, 3, 4, 10, 60])
-def test_matrix_is_standardized_and_median_filtered(n_positions: int) -> None:
+def test_matrix_is_standardized_and_median_filtered(n_positions):
     weights = np.random.default_rng(n_positions).dirichlet(np.ones(64), (3, 5)).astype(np.float32)
     normalized = weights[:, :, :n_positions] / weights[:, :, :n_positions].sum(axis=-1, keepdims=True)
     deviation = np.maximum(normalized.std(axis=1, keepdims=True), 1e-12)
@@ -342,7 +306,7 @@ def test_matrix_is_standardized_and_median_filtered(n_positions: int) -> None:
     np.testing.assert_allclose(alignment_matrix(weights, n_positions), expected, atol=2e-5)
 
 
-def test_matrix_is_zero_where_all_tokens_attend_alike_and_for_one_token() -> None:
+def test_matrix_is_zero_where_all_tokens_attend_alike_and_for_one_token():
     weights = np.zeros((2, 3, 20), np.float32)
     weights[1] = 1 / 20
     single = np.random.default_rng(0).dirichlet(np.ones(20), (2, 1)).astype(np.float32)
@@ -351,7 +315,7 @@ def test_matrix_is_zero_where_all_tokens_attend_alike_and_for_one_token() -> Non
         np.testing.assert_array_equal(RunningAlignment(20).last_row(alike), np.zeros(20))
 
 
-def test_rows_of_one_token_after_another_are_those_of_the_matrix() -> None:
+def test_rows_of_one_token_after_another_are_those_of_the_matrix():
     weights = np.random.default_rng(1).dirichlet(np.ones(40), (3, 12)).astype(np.float32)
     alignment = RunningAlignment(30)
     for n_tokens in range(4, 13):

@@ -1,11 +1,7 @@
 """Speculative decoding: the text of plain decoding, for any draft and any logit rules, in fewer passes; its sources."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -19,7 +15,6 @@ from fakes.backends import (
     N_VOCAB,
     FakeFeatures,
     FakeSession,
-    LogitsFunction,
     ScriptedBackend,
     logits_of_texts,
     random_logits,
@@ -32,20 +27,13 @@ from fakes.drafts import (
     open_drafts,
     unrestricted_rules,
 )
-from harken.contract import Backend, Features, Floats, SparsePositions
 from harken.decoding import (
     Assistant,
     Beam,
-    DecodeStats,
-    DecodingResult,
     DraftContext,
     Greedy,
-    Hypothesis,
-    LogitRules,
     Sample,
     SpeculativeDecoder,
-    Step,
-    Strategy,
     Window,
     decode,
     make_logit_rules,
@@ -53,7 +41,6 @@ from harken.decoding import (
 )
 from harken.decoding.candidate_generator import (
     AssistedCandidateGenerator,
-    CandidateGenerator,
     Draft,
     HypothesisLookup,
     PromptLookup,
@@ -62,23 +49,15 @@ from harken.decoding.draft_controller import AcceptanceCounter
 from harken.decoding.generate import Row, WindowEnd, generate, pick_best
 from harken.decoding.speculation import MAX_DRAFT_TOKENS, NEAR_TIE
 from harken.transcribe import TranscribeOptions, WindowDecoder
-from harken.transcribe.window_decoder import AudioWindow, WindowResult
 from single_recording import SMALL_PADDING, audio_window, decode_windows
 from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 
 # --- passes ------------------------------------------------------------------------------------------------
 
 
-def decode_rows(
-    script: LogitsFunction,
-    *generators: FakeCandidateGenerator,
-    limits: Sequence[int] = (300,),
-    most: int = MAX_DRAFT_TOKENS,
-    observe: Callable[[Step], None] = lambda step: None,
-    session: FakeSession | None = None,
-) -> tuple[list[Hypothesis], int, DecodeStats]:
+def decode_rows(script, *generators, limits=(300,), most=MAX_DRAFT_TOKENS, observe=lambda step: None):
     """Decode rows behind a prompt of one token; return hypotheses, forward passes after the prompt, and stats."""
-    session = session or FakeSession(script, range(len(limits)))
+    session = FakeSession(script, range(len(limits)))
     logits = session.extend([[0]] * len(limits))
     drafts = open_drafts(*generators)
     rows = [Row((0,), limit, WindowEnd(EOT)) for limit in limits]
@@ -90,7 +69,7 @@ def decode_rows(
     return [row.hypothesis(EOT) for row in rows], forwards, drafts.stats
 
 
-def random_texts(*lengths: int) -> list[list[int]]:
+def random_texts(*lengths):
     rng = np.random.default_rng(0)
     return [[*rng.integers(0, EOT, length).tolist(), EOT] for length in lengths]
 
@@ -104,10 +83,10 @@ def random_texts(*lengths: int) -> list[list[int]]:
     ],
 )
 def test_drafts_give_their_length_up_to_the_first_wrong_token_and_one_token_a_pass(
-    length: int, most: int, wrong: tuple[int, ...], passes: int, accepted: int
-) -> None:
+    length, most, wrong, passes, accepted
+):
     """The first token comes with the prompt; eot counts as a token."""
-    texts, steps = random_texts(length), list[Step]()
+    texts, steps = random_texts(length), []
     draft = FakeCandidateGenerator(texts, lambda row, index: index not in wrong)
     _, forwards, stats = decode_rows(logits_of_texts(texts), draft, most=most, observe=steps.append)
     assert (forwards, stats.accepted) == (passes, accepted)
@@ -115,12 +94,12 @@ def test_drafts_give_their_length_up_to_the_first_wrong_token_and_one_token_a_pa
     assert [(step.index, step.token) for step in steps] == [*enumerate(texts[0])]
 
 
-def test_rows_accept_independently() -> None:
+def test_rows_accept_independently():
     """Four rows take as many passes together as the slowest one alone."""
     texts = random_texts(30, 25, 30, 3)
     rights = [correct_with_probability(share) for share in (1.0, 0.8, 0.3, 0.0)]
 
-    def passes(rows: Sequence[int]) -> tuple[int, int, int]:
+    def passes(rows):
         row_texts = [texts[row] for row in rows]
         draft = FakeCandidateGenerator(row_texts, lambda row, index: rights[rows[row]](rows[row], index))
         found, forwards, stats = decode_rows(logits_of_texts(row_texts), draft, limits=[300] * len(rows))
@@ -131,7 +110,7 @@ def test_rows_accept_independently() -> None:
     assert passes([0, 1, 2, 3]) == (max(forwards), sum(drafted), sum(accepted))
 
 
-def test_drafts_do_not_exceed_the_limit_and_a_second_generator_drafts_for_the_remaining_rows() -> None:
+def test_drafts_do_not_exceed_the_limit_and_a_second_generator_drafts_for_the_remaining_rows():
     texts = random_texts(40, 40, 6)
     first, second = FakeCandidateGenerator([*texts[:2], []]), FakeCandidateGenerator(texts)
     found, forwards, stats = decode_rows(logits_of_texts(texts), first, second, limits=[9, 1, 300])
@@ -146,10 +125,10 @@ def test_drafts_do_not_exceed_the_limit_and_a_second_generator_drafts_for_the_re
 SIX = [[1] * 6 + [EOT]]
 
 
-def contested(margin: float) -> LogitsFunction:
+def contested(margin):
     """Make a script of `SIX`, in which 2 is second best by a margin in log-probability."""
 
-    def script(window: int, seen: tuple[int, ...]) -> Floats:
+    def script(window, seen):
         logits = np.full(N_VOCAB, -20, np.float32)
         logits[[1 if len(seen) < 7 else EOT, 2]] = 0, -margin
         return logits
@@ -157,7 +136,7 @@ def contested(margin: float) -> LogitsFunction:
     return script
 
 
-def test_near_ties_are_counted_only_in_wide_passes() -> None:
+def test_near_ties_are_counted_only_in_wide_passes():
     """A pass over one token is a plain step, and rounds like one."""
     for texts, margin, counted in ((SIX, NEAR_TIE / 4, 6), (SIX, NEAR_TIE * 2, 0), ([[]], NEAR_TIE / 4, 0)):
         _, _, stats = decode_rows(contested(margin), FakeCandidateGenerator(texts))
@@ -168,16 +147,16 @@ def test_near_ties_are_counted_only_in_wide_passes() -> None:
 
 
 class NoEncoder(ScriptedBackend):
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> FakeFeatures:
+    def encode(self, mel, positions=None):
         raise AssertionError("no draft was requested")
 
 
-def test_assistant_does_not_encode_where_it_does_not_draft() -> None:
+def test_assistant_does_not_encode_where_it_does_not_draft():
     """Not for beam search, and not where encoding takes longer than decoding."""
     windows = [Window(window_index=audio, prompt=TOKENIZER.sot_sequence("en")) for audio in (0, 1)]
     rules = make_logit_rules(TOKENIZER, timestamps=False)
 
-    def stats(strategy: Strategy, **costs: float) -> DecodeStats:
+    def stats(strategy, **costs):
         assistant = Assistant(backend=NoEncoder(random_logits()), shares_encoder=False, setup_ratio=0.5)
         decoder = SpeculativeDecoder(float, assistant=assistant)
         context = draft_context(decoder, FakeFeatures(2), **costs)
@@ -205,30 +184,22 @@ ASSISTANTS = {
     "unrelated": (1.0, None),
     "related, with a part of the vocabulary": (0.1, PART),
 }
-Decoded = tuple[list[DecodingResult], DecodeStats, dict[int, list[int]]]
 
 
 @cache
-def scripted(n_text_ctx: int, name: str = "itself") -> ScriptedBackend:
+def scripted(n_text_ctx, name="itself"):
     share, vocabulary = ASSISTANTS[name]
     return ScriptedBackend(random_logits(share), n_text_ctx, vocabulary=vocabulary)
 
 
-def draft_context(decoder: SpeculativeDecoder, features: FakeFeatures, **costs: float) -> DraftContext:
+def draft_context(decoder, features, **costs):
     return DraftContext(decoder, partial(Assistant.encode, mel=make_mel(), features=features), 30.0, **costs)
 
 
-def decode_all(
-    backend: Backend,
-    features: Features,
-    windows: Sequence[Window],
-    rules: LogitRules,
-    strategy: Strategy,
-    draft_context: DraftContext | None = None,
-) -> Decoded:
-    rows: dict[int, list[int]] = {}
+def decode_all(backend, features, windows, rules, strategy, draft_context=None):
+    rows = {}
 
-    def observe(step: Step) -> None:
+    def observe(step):
         if not isinstance(strategy, Beam):
             assert step.index == len(rows.setdefault(step.row, []))
             rows[step.row].append(step.token)
@@ -241,7 +212,7 @@ def decode_all(
 
 
 @st.composite
-def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], LogitRules, int]:
+def batches(draw, most=4):
     timestamps, n_text_ctx = draw(st.booleans()), draw(st.sampled_from([LONG, LONG, SHORT]))
     rules = rules_over(
         [*TEXT, *(TIMES if timestamps else ()), *([END] if draw(st.integers(0, 3)) else ())],
@@ -254,7 +225,7 @@ def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], LogitRules, i
     return draw(st.lists(windows(timestamps, n_text_ctx), min_size=1, max_size=most)), rules, n_text_ctx
 
 
-def assert_same(ours: Decoded, plain: Decoded) -> None:
+def assert_same(ours, plain):
     """Compare all rows token for token; in models this small not even a near tie differs."""
     assert ours[2] == plain[2]
     for one, other in zip(ours[0], plain[0], strict=True):
@@ -277,21 +248,14 @@ def assert_same(ours: Decoded, plain: Decoded) -> None:
     shares=st.lists(st.sampled_from([None, 0.0, 0.7, 1.0]), min_size=4, max_size=4),
     seed=st.integers(0, 9),
 )
-def test_no_draft_changes_the_text(
-    strategy: Strategy,
-    batch: tuple[list[Window], LogitRules, int],
-    assistant: str | None,
-    ngram: bool,
-    shares: list[float | None],
-    seed: int,
-) -> None:
+def test_no_draft_changes_the_text(strategy, batch, assistant, ngram, shares, seed):
     """Neither of an assistant, nor of earlier text, nor of an earlier hypothesis of which a share is right."""
     windows, rules, n_text_ctx = batch
     backend, features = scripted(n_text_ctx), FakeFeatures(N_WINDOWS)
     plain = decode_all(backend, features, windows, rules, strategy)
     rng = np.random.default_rng(seed)
 
-    def distort(share: float | None, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    def distort(share, tokens):
         if share is None:
             return ()
         return tuple(token if rng.random() < share else int(rng.choice(TEXT)) for token in tokens)
@@ -311,7 +275,7 @@ def test_no_draft_changes_the_text(
 
 @settings(max_examples=10)
 @given(batch=batches(most=2))
-def test_drafts_of_the_model_itself_are_all_accepted(batch: tuple[list[Window], LogitRules, int]) -> None:
+def test_drafts_of_the_model_itself_are_all_accepted(batch):
     """As an assistant, and as an earlier hypothesis."""
     windows, rules, n_text_ctx = batch
     backend, features = scripted(n_text_ctx), FakeFeatures(N_WINDOWS)
@@ -331,9 +295,7 @@ def test_drafts_of_the_model_itself_are_all_accepted(batch: tuple[list[Window], 
 # --- the fallback schedule, and partly encoded windows -----------------------------------------------------
 
 
-def decode_two(
-    backend: Backend, content_frames: int, speculator: SpeculativeDecoder | None, **options: Any
-) -> tuple[list[WindowResult], DecodeStats]:
+def decode_two(backend, content_frames, speculator, **options):
     made = TranscribeOptions(
         language="en", best_of=2, beam_size=1, logprob_threshold=0.0, no_speech_threshold=None, **options
     )
@@ -343,9 +305,7 @@ def decode_two(
 
 
 @pytest.mark.parametrize(("temperatures", "drafts"), [((0.0,), False), ((0.0, 0.1, 0.2), True)])
-def test_fallback_attempts_draft_from_the_one_before(
-    open_backend: Callable[[str], Backend], temperatures: tuple[float, ...], drafts: bool
-) -> None:
+def test_fallback_attempts_draft_from_the_one_before(open_backend, temperatures, drafts):
     """There is no other source of drafts."""
     (plain, _), (ours, stats) = (
         decode_two(open_backend("onnx-fp32"), 2 * DIMS.n_audio_ctx, decoder, temperatures=temperatures)
@@ -358,9 +318,7 @@ def test_fallback_attempts_draft_from_the_one_before(
     assert stats.draft_forwards == 0
 
 
-def test_text_of_a_partly_encoded_window_is_the_draft_of_the_whole(
-    open_backend: Callable[[str], Backend],
-) -> None:
+def test_text_of_a_partly_encoded_window_is_the_draft_of_the_whole(open_backend):
     """The text of a part whose result was rejected is most of the text of the whole window."""
     outcomes, stats = decode_two(
         open_backend("onnx-fp32"), 24, eager_decoder(), temperatures=(0.0,), fidelity="fast"
@@ -371,9 +329,7 @@ def test_text_of_a_partly_encoded_window_is_the_draft_of_the_whole(
     assert stats.decode_s >= 2
 
 
-def test_windows_that_were_encoded_apart_are_drafted_for_together(
-    open_backend: Callable[[str], Backend],
-) -> None:
+def test_windows_that_were_encoded_apart_are_drafted_for_together(open_backend):
     """By an assistant, in the attempts at higher temperatures too, with the text of each alone and without drafts."""
     backend = open_backend("native-int8")
     options = TranscribeOptions(
@@ -383,9 +339,7 @@ def test_windows_that_were_encoded_apart_are_drafted_for_together(
         audio_window(mel, content_frames=frames) for mel, frames in zip(make_mel(3), (8, 16, 48), strict=True)
     ]
 
-    def decode_together(
-        windows: Sequence[AudioWindow], speculator: SpeculativeDecoder | None
-    ) -> tuple[list[tuple[int, ...]], DecodeStats]:
+    def decode_together(windows, speculator):
         decoder = WindowDecoder(backend, TOKENIZER, options, speculator, padding=SMALL_PADDING)
         results, _ = decode_windows(decoder, windows)
         assert all(len(result.attempts) > 1 for result in results)
@@ -403,9 +357,7 @@ def test_windows_that_were_encoded_apart_are_drafted_for_together(
 # --- lookup in earlier text --------------------------------------------------------------------------------
 
 
-def drafted(
-    generator: CandidateGenerator, *prefixes: Sequence[int], limit: int = 4, **thresholds: float
-) -> list[tuple[int, ...]]:
+def drafted(generator, *prefixes, limit=4, **thresholds):
     """Return the tokens that a generator drafts behind the prefix of each row."""
     drafts = [
         Draft(row=row, prefix=prefix, max_tokens=limit, **thresholds) for row, prefix in enumerate(prefixes)
@@ -414,7 +366,7 @@ def drafted(
     return [tuple(draft.tokens) for draft in drafts]
 
 
-def anything_goes(prefix: Sequence[int], token: int) -> bool:
+def anything_goes(prefix, token):
     return True
 
 
@@ -449,12 +401,10 @@ EARLIER, HYPOTHESIS = PromptLookup, partial(HypothesisLookup, timestamp_begin=10
         (HYPOTHESIS, "0hello55 there9", "0hello6", ""),
     ],
 )
-def test_lookup_continues_as_the_source_does(
-    lookup: Callable[..., PromptLookup], source: str, prefix: str, expected: str
-) -> None:
+def test_lookup_continues_as_the_source_does(lookup, source, prefix, expected):
     """Each row searches its own."""
 
-    def tokens(text: str) -> list[int]:
+    def tokens(text):
         return [ord(char) + 1000 * char.isdigit() for char in text]
 
     generator = lookup([tokens(source), ()], anything_goes, AcceptanceCounter())
@@ -463,7 +413,7 @@ def test_lookup_continues_as_the_source_does(
     assert none in ((), (1000,))
 
 
-def test_lookup_stops_at_a_banned_token_and_at_one_that_is_not_worth_verifying() -> None:
+def test_lookup_stops_at_a_banned_token_and_at_one_that_is_not_worth_verifying():
     rules = make_logit_rules(TOKENIZER, timestamps=True, suppress_tokens=[7])
     stamp = TOKENIZER.timestamp_begin
     source = (stamp, 5, 6, 7, 8)
@@ -476,11 +426,11 @@ def test_lookup_stops_at_a_banned_token_and_at_one_that_is_not_worth_verifying()
 # --- an assistant model ------------------------------------------------------------------------------------
 
 
-def test_assistant_reads_each_token_once_and_rewinds_only_rejected_ones() -> None:
+def test_assistant_reads_each_token_once_and_rewinds_only_rejected_ones():
     """It encodes once, when a first token is asked for."""
-    backend, encoded = ScriptedBackend(logits_of_texts([(1, 2, 3, 4, 5, 6, EOT)], 3), 40), list[FakeFeatures]()
+    backend, encoded = ScriptedBackend(logits_of_texts([(1, 2, 3, 4, 5, 6, EOT)], 3), 40), []
 
-    def encode() -> FakeFeatures:
+    def encode():
         encoded.append(FakeFeatures())
         return encoded[-1]
 
@@ -488,7 +438,7 @@ def test_assistant_reads_each_token_once_and_rewinds_only_rejected_ones() -> Non
         backend, encode, [0], [(0, 0, 0)], unrestricted_rules(), AcceptanceCounter()
     )
 
-    def propose(prefix: Sequence[int], limit: int) -> tuple[int, ...]:
+    def propose(prefix, limit):
         (tokens,) = drafted(assistant, prefix, limit=limit)
         return tokens
 

@@ -1,16 +1,11 @@
 """``harken bench`` and ``transcribe --verbose``: tables, JSON, and what they say of drafts."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from cli_runner import CliRunner, Outcome
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from fakes.measured import OPTIONS, TEXTS, read_report, table_rows, write_talks
 from harken import Recognizer
@@ -22,12 +17,12 @@ from tiny_models import DIMS, TOKENIZER, make_weights
 pytestmark = pytest.mark.usefixtures("talks")
 
 
-def use_texts(cli: CliRunner) -> None:
+def use_texts(cli):
     """Load a model that returns the texts: once to warm up, then for each recording."""
     cli.use_texts(*(window_text(0, text, WINDOW_POSITIONS) for text in (TEXTS[0], *TEXTS)))
 
 
-def speculative_recognizer() -> Recognizer:
+def speculative_recognizer():
     """Return a random model with an assistant of the same weights, which shares its encoder."""
     backend = NumpyBackend(DIMS.without_encoder(), make_weights())
     assistant = Assistant(backend=backend, shares_encoder=True)
@@ -36,13 +31,11 @@ def speculative_recognizer() -> Recognizer:
     return Recognizer(NumpyBackend(DIMS, make_weights()), TOKENIZER, "random", speculative)
 
 
-def run(
-    cli: CliRunner, *arguments: str, make: Callable[[], Recognizer] = speculative_recognizer
-) -> tuple[Outcome, list[dict[str, Any]]]:
+def run(cli, *arguments, make=speculative_recognizer):
     """Run a command with a model; return also the arguments of its loads."""
-    loaded: list[dict[str, Any]] = []
+    loaded = []
 
-    def load(**given: Any) -> Recognizer:
+    def load(**given):
         loaded.append(given)
         return make()
 
@@ -50,7 +43,7 @@ def run(
     return cli.run(*arguments, *OPTIONS), loaded
 
 
-def test_table_lists_times_and_counts(cli: CliRunner) -> None:
+def test_table_lists_times_and_counts(cli):
     pytest.importorskip("jiwer")
     use_texts(cli)
     outcome = cli.run("bench", "talks", "--repeat", "1", *OPTIONS)
@@ -67,7 +60,7 @@ def test_table_lists_times_and_counts(cli: CliRunner) -> None:
     assert rows["forward passes"] == [str(tokens)]
 
 
-def test_recordings_without_text_have_no_error_rates_and_a_limit_reduces_them(cli: CliRunner) -> None:
+def test_recordings_without_text_have_no_error_rates_and_a_limit_reduces_them(cli):
     use_texts(cli)
     outcome = cli.run("bench", "talks/*.wav", "--repeat", "2", *OPTIONS)
     assert "WER" not in outcome.out
@@ -75,7 +68,7 @@ def test_recordings_without_text_have_no_error_rates_and_a_limit_reduces_them(cl
     assert "1 recording: 0.5 s" in cli.run("bench", "talks", "--limit", "1", *OPTIONS).out
 
 
-def test_recordings_of_the_same_name_in_two_manifests_are_refused(cli: CliRunner) -> None:
+def test_recordings_of_the_same_name_in_two_manifests_are_refused(cli):
     Path("more").mkdir()
     write_talks(Path("more/talks"))
     outcome = cli.run("bench", "talks", "more/talks", *OPTIONS)
@@ -83,7 +76,7 @@ def test_recordings_of_the_same_name_in_two_manifests_are_refused(cli: CliRunner
     assert "there is another talks/0.wav" in outcome.err
 
 
-def test_missing_extra_is_reported_with_its_install_command(cli: CliRunner) -> None:
+def test_missing_extra_is_reported_with_its_install_command(cli):
     error = BackendUnavailable("jiwer is not installed: pip install '.[eval]'")
     cli.monkeypatch.setattr("harken.cli.bench.normalizer", Mock(side_effect=error))
     use_texts(cli)
@@ -92,14 +85,14 @@ def test_missing_extra_is_reported_with_its_install_command(cli: CliRunner) -> N
     assert "WER" not in outcome.out
 
 
-def test_assistant_without_speculative_is_measured(cli: CliRunner) -> None:
+def test_assistant_without_speculative_is_measured(cli):
     outcome, loaded = run(cli, "bench", "talks/0.wav", "--assistant", "small.en", "--language", "en")
     assert loaded[0]["assistant"] == "small.en"
     assert "acceptance, %" in outcome.out
     assert "plain" not in outcome.out
 
 
-def test_speculative_decoding_is_compared_with_plain(cli: CliRunner) -> None:
+def test_speculative_decoding_is_compared_with_plain(cli):
     arguments = ("--speculative", "--language", "de", "--threads", 1, "--json", "out.json")
     outcome, loaded = run(cli, "bench", "talks/0.wav", "talks/1.wav", *arguments)
     assert (outcome.code, outcome.err) == (0, "")
@@ -127,7 +120,7 @@ def test_speculative_decoding_is_compared_with_plain(cli: CliRunner) -> None:
     assert (recording["audio"], recording["seconds"]) == ("talks/0.wav", WINDOW_S)
 
 
-def test_beam_search_reports_that_it_uses_no_drafts(cli: CliRunner) -> None:
+def test_beam_search_reports_that_it_uses_no_drafts(cli):
     arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--beam-size", "2")
     outcome, _ = run(cli, "bench", *arguments)
     assert table_rows(outcome.out)["drafted tokens"] == ["-", "0"]
@@ -135,12 +128,12 @@ def test_beam_search_reports_that_it_uses_no_drafts(cli: CliRunner) -> None:
     assert outcome.out.endswith(": 1 window decoded plainly.\n")
 
 
-def test_differing_tokens_are_shown(cli: CliRunner) -> None:
+def test_differing_tokens_are_shown(cli):
     # Both engines take one text after another: to warm up, then plain, then with drafts.
     lines = (window_text(0, text, WINDOW_POSITIONS) for text in ("a", "a", "one cat", "one dog"))
     given = TranscriptBackend(*lines), TOKENIZER, "recital"
 
-    def unused_drafts() -> Recognizer:
+    def unused_drafts():
         recognizer = Recognizer(*given, SpeculativeDecoder(float, ngram=True))
         cli.monkeypatch.setattr(recognizer, "transcribe_many", Recognizer(*given).transcribe_many)
         return recognizer
@@ -160,8 +153,8 @@ def test_differing_tokens_are_shown(cli: CliRunner) -> None:
     }
 
 
-def test_speculative_needs_drafts(cli: CliRunner) -> None:
-    def make_plain() -> Recognizer:
+def test_speculative_needs_drafts(cli):
+    def make_plain():
         return Recognizer(TranscriptBackend(window_text(0)), TOKENIZER, "recital")
 
     outcome, _ = run(cli, "bench", "talks/0.wav", "--speculative", make=make_plain)
@@ -170,7 +163,7 @@ def test_speculative_needs_drafts(cli: CliRunner) -> None:
     assert line in outcome.err
 
 
-def test_verbose_transcription_tells_of_drafts(cli: CliRunner) -> None:
+def test_verbose_transcription_tells_of_drafts(cli):
     all_taken = (
         r"drafted tokens accepted: ([1-9]\d*) of \1, [\d.]+ tokens per forward pass, steps without a draft: "
     )

@@ -1,12 +1,8 @@
 """Streams joined from recordings, runs of live sessions over them, and ``harken bench --streaming``."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -15,18 +11,9 @@ import pytest
 pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 
-from cli_runner import CliRunner, Outcome
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from fakes.live_sessions import ScriptedLiveSession
-from fakes.measured import (
-    OPTIONS,
-    SCRIPT,
-    TEXTS,
-    KnownTextRecognizer,
-    known_text_recognizer,
-    read_report,
-    table_rows,
-)
+from fakes.measured import OPTIONS, SCRIPT, TEXTS, known_text_recognizer, read_report, table_rows
 from harken import Recognizer, TranscribeOptions
 from harken.evaluation.live_runs import (
     JoinedStream,
@@ -50,7 +37,7 @@ WORDS = tuple(
 NO_VAD = TranscribeOptions(vad=False, hallucination_threshold=None, suppress_tokens=())
 
 
-def recording(number: int, **changes: Any) -> Entry:
+def recording(number, **changes):
     name = f"talks/{number}.wav"
     entry = Entry(
         **{"name": name, "path": Path(name), "text": TEXTS[number], "language": "en"},
@@ -59,7 +46,7 @@ def recording(number: int, **changes: Any) -> Entry:
     return replace(entry, **changes)
 
 
-def test_recordings_of_a_speaker_are_joined_with_the_times_of_their_words() -> None:
+def test_recordings_of_a_speaker_are_joined_with_the_times_of_their_words():
     (stream,) = join_by_speaker([recording(0), recording(1, text="A BIG HOUSE")], 0.3)
     entry = stream.entry
     assert (entry.name, entry.text, entry.language) == ("talks/anna", "One dog. A BIG HOUSE", "en")
@@ -78,7 +65,7 @@ def test_recordings_of_a_speaker_are_joined_with_the_times_of_their_words() -> N
     assert [word.end_s for word in words] == [0.2, pytest.approx(WINDOW_S + 0.5)]
 
 
-def test_speaker_folder_and_language_separate_streams() -> None:
+def test_speaker_folder_and_language_separate_streams():
     others = (
         *(recording(1, speaker="berta"), recording(0, name="walks/0.wav")),
         *(recording(1, language="de"), recording(1, speaker=None)),
@@ -87,7 +74,7 @@ def test_speaker_folder_and_language_separate_streams() -> None:
     assert sorted(len(stream.recordings) for stream in streams) == [1, 1, 1, 1, 2]
 
 
-def test_reference_words_are_transcribed_without_text() -> None:
+def test_reference_words_are_transcribed_without_text():
     backend = TranscriptBackend(window_text(0, " One dog", WINDOW_POSITIONS))
     stream = JoinedStream(recordings=(recording(0, text="", has_reference=False),))
     recognizer = Recognizer(backend, TOKENIZER, "recital")
@@ -95,7 +82,7 @@ def test_reference_words_are_transcribed_without_text() -> None:
     assert "".join(word.text for word in words) == " One dog"
 
 
-def test_run_has_texts_counts_and_latencies() -> None:
+def test_run_has_texts_counts_and_latencies():
     run = run_live(ScriptedLiveSession(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, language="english")
     assert (run.interim_text, run.final_text) == (" One dog.  A pig house", " One dog. A big house")
     assert run.counts == LiveCounts(updates=5, flickered=1, revised=1)
@@ -111,17 +98,17 @@ def test_run_has_texts_counts_and_latencies() -> None:
     assert 0 < run.cost.wall_s < 1
 
 
-def test_sessions_alternate_and_the_median_pass_counts() -> None:
-    order: list[str] = []
+def test_sessions_alternate_and_the_median_pass_counts():
+    order = []
 
-    def open_session(name: str, options: TranscribeOptions) -> ScriptedLiveSession:
+    def open_session(name, options):
         assert options.language == "en"
         order.append(name)
         return ScriptedLiveSession(SCRIPT)
 
-    sessions: Any = {name: partial(open_session, name) for name in "ab"}
+    sessions = {name: partial(open_session, name) for name in "ab"}
     streams = [JoinedStream(recordings=(recording(number),)) for number in range(2)]
-    rounds: Any = [
+    rounds = [
         *run_live_rounds(known_text_recognizer(), sessions, streams, NO_VAD, block_samples=320, repeats=3)
     ]
     assert [live_round.stream.entry.name for live_round in rounds] == ["talks/0.wav", "talks/1.wav"]
@@ -142,13 +129,13 @@ def test_sessions_alternate_and_the_median_pass_counts() -> None:
     assert summary.flicker == pytest.approx(2 / 10)
 
 
-def bench(cli: CliRunner, *arguments: str, texts: Sequence[str] = TEXTS) -> tuple[Outcome, KnownTextRecognizer]:
+def bench(cli, *arguments, texts=TEXTS):
     recognizer = known_text_recognizer(texts)
     cli.loaders["load"] = lambda **given: recognizer
     return cli.run("bench", "talks", "--streaming", "--repeat", "1", *OPTIONS, *arguments), recognizer
 
 
-def test_table_compares_the_sessions(cli: CliRunner) -> None:
+def test_table_compares_the_sessions(cli):
     outcome, recognizer = bench(cli, "--delay", "low,medium", "--finals", "streamed")
     assert (outcome.code, outcome.err) == (0, "")
     head, streams, sessions, *_ = outcome.out.splitlines()
@@ -165,14 +152,14 @@ def test_table_compares_the_sessions(cli: CliRunner) -> None:
     assert all(not options.vad for options, _ in recognizer.opened)
 
 
-def test_joined_streams_are_reported(cli: CliRunner) -> None:
+def test_joined_streams_are_reported(cli):
     outcome, _ = bench(cli, "--join", "0.0", "--json", "out.json", texts=["One dog. A big house"])
     assert "1 stream of 2 recordings: 1.0 s of audio\n" in outcome.out
     (stream,) = read_report()["streams"]
     assert (stream["audio"], stream["low exact"]["final"]) == ("talks/anna", "One dog. A big house")
 
 
-def test_json_holds_all_results(cli: CliRunner) -> None:
+def test_json_holds_all_results(cli):
     bench(cli, "--hop-frames", "40", "--json", "out.json")
     report = read_report()
     assert [*report] == ["by", "engine", "complete", "repeats", "configs", "streams", "failed"]

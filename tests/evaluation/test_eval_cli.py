@@ -1,16 +1,14 @@
 """``harken eval`` over a model of known texts: its output, its files, failures and interruptions."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path
 
 import pytest
 
-from cli_runner import CliRunner
-from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
-from fakes.measured import read_report, signal_at, without_times, write_talks
+from cli_runner import signal_at
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, window_text
+from fakes.measured import read_report, without_times, write_talks
 from harken.api import Recognizer
 from harken.errors import OptionError
 from tiny_models import TOKENIZER
@@ -21,13 +19,13 @@ LANGUAGES = ("en", "en", "none", "zh")
 
 
 @pytest.fixture(autouse=True)
-def talks(cli: CliRunner) -> Path:
+def talks(cli):
     """A folder of four recordings of one window, and a manifest of their texts, which a model returns."""
     use_texts(cli)
     return write_talks(Path("talks"), REFERENCES, LANGUAGES)
 
 
-def use_texts(cli: CliRunner, *texts: str) -> TranscriptBackend:
+def use_texts(cli, *texts):
     """Load a model that returns the hypotheses, one for each recording."""
     return cli.use_texts(*(window_text(0, text, WINDOW_POSITIONS) for text in texts or HYPOTHESES))
 
@@ -57,7 +55,7 @@ talks/1.wav: 1 error, 33.33 %
   a [-big-] house"""
 
 
-def test_report_has_scores_totals_and_differences_and_json_all_results(cli: CliRunner) -> None:
+def test_report_has_scores_totals_and_differences_and_json_all_results(cli):
     outcome = cli.run("eval", "talks", "--worst", "2", "--json", "out.json", *SPACED)
     assert (outcome.code, outcome.err) == (0, "")
     assert without_times(outcome.out) == RESULT
@@ -72,14 +70,14 @@ def test_report_has_scores_totals_and_differences_and_json_all_results(cli: CliR
     assert report["recordings"][3]["words"] is None
 
 
-def test_limit_is_spread_over_the_manifest_whose_language_the_option_overrides(cli: CliRunner) -> None:
+def test_limit_is_spread_over_the_manifest_whose_language_the_option_overrides(cli):
     backend = use_texts(cli)
     outcome = cli.run("eval", "talks", "--limit", "2", "--language", "German", *SPACED)
     assert re.findall(r"talks/\d.wav", outcome.out)[:2] == ["talks/0.wav", "talks/2.wav"]
     assert backend.prompts[0][1] == TOKENIZER.language_tokens["de"]
 
 
-def test_stored_hypotheses_are_reused(cli: CliRunner) -> None:
+def test_stored_hypotheses_are_reused(cli):
     first = cli.run("eval", "talks", "--hypotheses", "hypotheses.jsonl", *SPACED)
     assert "  我[-很-]好\n" in first.out  # without spaces
     second = cli.run("eval", "talks", "--hypotheses", "hypotheses.jsonl", *SPACED)
@@ -90,7 +88,7 @@ def test_stored_hypotheses_are_reused(cli: CliRunner) -> None:
     assert (refused.code, refused.err) == (3, f"harken: hypotheses.jsonl:1: {reason}\n")
 
 
-def test_interruption_keeps_the_results_so_far(cli: CliRunner) -> None:
+def test_interruption_keeps_the_results_so_far(cli):
     signal_at(cli.monkeypatch, use_texts(cli), "encode", 3, signal.SIGINT)
     options = ("--hypotheses", "hypotheses.jsonl", "--json", "out.json", *SPACED)
     outcome = cli.run("eval", "talks", *options)
@@ -117,7 +115,7 @@ WER              25.00    20.00 to 33.33                                    1   
 REMARK = "other.jsonl: Detected speech without text: 3.0 s dropped as hallucinations, 0.0 s unwritten.\n"
 
 
-def test_settings_and_other_engines_are_compared_on_the_same_recordings(cli: CliRunner) -> None:
+def test_settings_and_other_engines_are_compared_on_the_same_recordings(cli):
     first, second = ("One dog and the cat.", "A house"), (REFERENCES[0], "A house")
     use_texts(cli, *(text for pair in zip(first, second, strict=True) for text in pair))
     lines = Path("talks/manifest.jsonl").read_text(encoding="utf-8").splitlines()
@@ -147,7 +145,7 @@ def test_settings_and_other_engines_are_compared_on_the_same_recordings(cli: Cli
 
 
 def test_language_of_a_manifest_that_the_model_does_not_know_names_the_recording(cli, talks):
-    def resolve_options(self: Recognizer, options: object, *, language: str | None = None) -> object:
+    def resolve_options(self, options, *, language=None):
         if language == "de":
             raise OptionError("language", "de", "en, the only language of the model")
         return options

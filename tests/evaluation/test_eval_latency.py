@@ -1,8 +1,5 @@
 """Tests of harken.evaluation.latency and simulation: display and commit times of words, and simulated real time."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -25,18 +22,17 @@ from harken.evaluation.latency import (
     unit_splitter,
 )
 from harken.results import Word
-from harken.streaming import Event
 
 split_units = unit_splitter("en")
 SLOW_S = 0.25
 """Computing time that `emitted_at` adds to the audio."""
 
 
-def emitted_at(at_s: float) -> StreamTime:
+def emitted_at(at_s):
     return StreamTime(computation_unaware_s=at_s, computation_aware_s=at_s + SLOW_S)
 
 
-def display(*events: Event) -> Display:
+def display(*events):
     """Apply some events, each emitted `SLOW_S` after its audio."""
     screen = Display(split_units)
     for event in events:
@@ -44,7 +40,7 @@ def display(*events: Event) -> Display:
     return screen
 
 
-def test_text_is_split_into_normalized_words_and_that_without_spaces_into_letters() -> None:
+def test_text_is_split_into_normalized_words_and_that_without_spaces_into_letters():
     for text, expected in {
         " Hello,  World!": ["hello", "world"],
         "I'm": ["i", "am"],
@@ -70,7 +66,7 @@ def test_matching_positions_are_of_equal_words_and_leave_the_fewest_edits(before
     assert sum(map(max, gaps)) == count_word_errors(" ".join(before), " ".join(after)).errors
 
 
-DISPLAYS: dict[str, tuple[Sequence[Event], list[tuple[str, float, float]], tuple[int, int, int]]] = {
+DISPLAYS = {
     "words have their first display and commit": (
         (
             *(speech_started(0), interim_text(1, "", " One"), interim_text(2, " One", " dog")),
@@ -145,7 +141,7 @@ DISPLAYS: dict[str, tuple[Sequence[Event], list[tuple[str, float, float]], tuple
 
 
 @pytest.mark.parametrize("case", DISPLAYS)
-def test_words_have_their_first_display_and_commit_and_changes_of_them_are_counted(case: str) -> None:
+def test_words_have_their_first_display_and_commit_and_changes_of_them_are_counted(case):
     events, expected, counts = DISPLAYS[case]
     screen = display(*events)
     assert [
@@ -156,11 +152,11 @@ def test_words_have_their_first_display_and_commit_and_changes_of_them_are_count
     assert (screen.flickered, screen.revised(), screen.retractions) == counts
 
 
-def word(text: str, end_s: float) -> Word:
+def word(text, end_s):
     return Word(start_s=0.0, end_s=end_s, text=text, probability=1.0)
 
 
-def test_latencies_count_from_the_end_of_the_word() -> None:
+def test_latencies_count_from_the_end_of_the_word():
     events = (interim_text(1, "", " One"), interim_text(2, " One"))
     assert display(*events).words() == []  # only segments give words
     displayed = display(*events, final_segment(3, " One")).words()
@@ -170,12 +166,12 @@ def test_latencies_count_from_the_end_of_the_word() -> None:
     assert timed.commit_latency == StreamTime(computation_unaware_s=1.5, computation_aware_s=1.5 + SLOW_S)
 
 
-def test_percentiles_of_values() -> None:
+def test_percentiles_of_values():
     assert Percentiles.of([]) is None
     assert Percentiles.of(range(101)) == Percentiles(p50=50, p95=95, max=100)
 
 
-def test_stream_is_fed_in_blocks_and_closed() -> None:
+def test_stream_is_fed_in_blocks_and_closed():
     session = ScriptedLiveSession([speech_started(0.05), speech_ended(0.25)])
     calls = [*simulate_real_time(session, np.zeros(2500, np.float32), 1000)]
     assert session.blocks == [1000, 1000, 500]
@@ -185,7 +181,7 @@ def test_stream_is_fed_in_blocks_and_closed() -> None:
     assert calls[-1].emission_time(calls[-1].events[0]).computation_unaware_s == 2500 / 16000
 
 
-def test_calls_wait_for_their_audio_and_for_the_previous_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_wait_for_their_audio_and_for_the_previous_call(monkeypatch):
     """Blocks of 1 s; the calls take 0.5, 1.75, 0.5 s, and closing 0.25 s."""
     # Each call reads the clock before and after; no time passes between two calls.
     readings = iter([0.0, 0.5, 0.5, 2.25, 2.25, 2.75, 2.75, 3.0])

@@ -1,7 +1,5 @@
 """Tests of manifests and files of hypotheses: their content, and the errors for malformed lines."""
 
-from __future__ import annotations
-
 import json
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +18,7 @@ BY = {"model": "tiny.en", "precision": "int8"}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     folder = tmp_path / "german"
     folder.mkdir()
     for name in ("a.wav", "b.wav", "c.wav"):
@@ -28,14 +26,14 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def write(folder: Path, *lines: object, name: str = "manifest.jsonl") -> Path:
+def write(folder, *lines, name="manifest.jsonl"):
     path = folder / name
     texts = (line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines)
     path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     return path
 
 
-def test_manifest_is_read_by_path_and_by_folder(folder: Path) -> None:
+def test_manifest_is_read_by_path_and_by_folder(folder):
     known = {"language": "German", "seconds": 2, "speaker": 7, "license": "CC0"}
     path = write(folder, GOOD | known, {"audio": "b.wav", "text": "", "language": "none"})
     for given in (folder, path):
@@ -45,7 +43,7 @@ def test_manifest_is_read_by_path_and_by_folder(folder: Path) -> None:
         assert (second.text, second.language, second.seconds, second.speaker) == ("", None, None, None)
 
 
-def test_recording_given_by_an_absolute_path_is_named_by_its_place(folder: Path) -> None:
+def test_recording_given_by_an_absolute_path_is_named_by_its_place(folder):
     other = folder.parent / "b.wav"
     other.touch()
     write(folder, GOOD | {"audio": str(folder / "a.wav")}, GOOD | {"audio": str(other)})
@@ -54,7 +52,7 @@ def test_recording_given_by_an_absolute_path_is_named_by_its_place(folder: Path)
     assert (second.name, second.path) == (f"german/{other.relative_to(other.anchor).as_posix()}", other)
 
 
-def test_byte_order_mark_blank_lines_and_line_separators_are_read(folder: Path) -> None:
+def test_byte_order_mark_blank_lines_and_line_separators_are_read(folder):
     line = json.dumps(GOOD | {"text": "one\u2028two\u0085three"}, ensure_ascii=False)
     (folder / "manifest.jsonl").write_bytes(f"\ufeff{line}\r\n   \r\n\r\n".encode())
     (entry,) = read_manifests([folder])
@@ -84,14 +82,14 @@ def test_byte_order_mark_blank_lines_and_line_separators_are_read(folder: Path) 
         (GOOD | {"said": [{"speaker": "ann"}]}, "said: text is missing"),
     ],
 )
-def test_malformed_manifest_line_is_named(folder: Path, line: object, complaint: str) -> None:
+def test_malformed_manifest_line_is_named(folder, line, complaint):
     write(folder, {"audio": "b.wav", "text": "b"}, line)
     with pytest.raises(ManifestError, match=f"manifest.jsonl:2: .*{complaint}") as caught:
         read_manifests([folder])
     assert "\n" not in str(caught.value)
 
 
-def test_missing_empty_and_binary_manifests_and_recordings_are_refused(folder: Path) -> None:
+def test_missing_empty_and_binary_manifests_and_recordings_are_refused(folder):
     for content, complaint in (
         (None, "no such file; allowed is a manifest, or a folder"),
         (b"", "holds no recordings"),
@@ -106,13 +104,13 @@ def test_missing_empty_and_binary_manifests_and_recordings_are_refused(folder: P
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no endless device")
-def test_endless_device_is_refused() -> None:
+def test_endless_device_is_refused():
     for read in (lambda path: read_manifests([path]), read_cues, lambda path: open_hypotheses(path, BY)):
         with pytest.raises(ManifestError, match="/dev/zero: is a device"), ExitStack() as stack:
             stack.enter_context(read("/dev/zero"))
 
 
-def test_limit_holds_for_each_manifest(folder: Path) -> None:
+def test_limit_holds_for_each_manifest(folder):
     write(folder, *({"audio": f"{name}.wav", "text": ""} for name in "abc"))
     write(folder, GOOD, name="other.jsonl")
     assert [entry.path.name for entry in read_manifests([folder], limit=2)] == ["a.wav", "b.wav"]
@@ -120,12 +118,12 @@ def test_limit_holds_for_each_manifest(folder: Path) -> None:
         read_manifests([folder, folder / "other.jsonl"])
 
 
-def test_subsample_is_evenly_spaced() -> None:
+def test_subsample_is_evenly_spaced():
     assert subsample_evenly(range(10), 4) == [0, 2, 5, 7]
     assert subsample_evenly(range(3), 7) == subsample_evenly(range(3), None) == range(3)
 
 
-def test_manifest_of_csv_is_read_as_one_of_json(folder: Path) -> None:
+def test_manifest_of_csv_is_read_as_one_of_json(folder):
     (folder / "talks.csv").write_text("audio,text,seconds,language\na.wav,Hello.,2.5,German\n")
     (entry,) = read_manifests([folder / "talks.csv"])
     assert (entry.name, entry.text, entry.seconds, entry.language) == ("german/a.wav", "Hello.", 2.5, "de")
@@ -143,7 +141,7 @@ def test_manifest_of_csv_is_read_as_one_of_json(folder: Path) -> None:
 
 
 def test_of_lines_of_one_recording_the_first_or_that_of_its_length_is_kept_or_they_are_refused(folder):
-    notes: list[str] = []
+    notes = []
     manifest = write(folder, GOOD, GOOD | {"source": "elsewhere"})
     assert len(read_manifests([folder], note=notes.append)) == 1
     AUDIO_FORMATS["wav s16"].write(folder / "a", 1.5)
@@ -160,11 +158,11 @@ def test_of_lines_of_one_recording_the_first_or_that_of_its_length_is_kept_or_th
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "hypotheses.jsonl"
 
 
-def test_lines_without_provenance_or_final_newline_are_read(path: Path) -> None:
+def test_lines_without_provenance_or_final_newline_are_read(path):
     path.write_text('{"audio": "a", "text": "x"}\n{"audio": "b", "text": "y"}')
     with open_hypotheses(path, BY) as store:
         assert store.by_name == {"a": EvalHypothesis(text="x"), "b": EvalHypothesis(text="y")}
@@ -200,12 +198,12 @@ def test_file_that_holds_something_else_is_named_and_left_as_it_is(path, content
     assert path.read_bytes() == content
 
 
-def test_unwritable_file_is_an_output_error(tmp_path: Path) -> None:
+def test_unwritable_file_is_an_output_error(tmp_path):
     with pytest.raises(OutputError, match="cannot be written"), open_hypotheses(tmp_path, BY):
         pass
 
 
-def test_line_cut_anywhere_is_written_again(path: Path) -> None:
+def test_line_cut_anywhere_is_written_again(path):
     hypothesis = EvalHypothesis(text="我很好", language="zh", seconds=2.5, wall_s=0.25, unwritten_s=1.5)
     with open_hypotheses(path, BY) as store:
         store.add("german/a.wav", hypothesis)

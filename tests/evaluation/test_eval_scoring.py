@@ -1,11 +1,7 @@
 """Tests of error rates: normalizers, error counts, confidence intervals, totals, and the difference of two engines."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import jiwer
@@ -28,7 +24,7 @@ from harken.evaluation.error_rate import (
     normalizer,
 )
 from harken.evaluation.evaluate import Engine, HypothesisStore, evaluate_entries
-from harken.evaluation.scoring import EvalHypothesis, Evaluation, Lost, Score, score, summarise, worst
+from harken.evaluation.scoring import EvalHypothesis, Lost, score, summarise, worst
 from harken.manifests import Entry
 from harken.results import DroppedSegment, UnwrittenSpeech
 from harken.transcribe import TranscribeOptions
@@ -57,22 +53,20 @@ NORMALIZED = [
 ]  # fmt: skip
 
 
-def entry(name: str = "set/a.wav", text: str = "", **known: object) -> Entry:
+def entry(name="set/a.wav", text="", **known):
     return Entry(name=name, path=Path(name), text=text, **known)
 
 
-def scored(
-    reference: str, text: str, language: str | None = "en", name: str = "set/a.wav", **known: object
-) -> Score:
+def scored(reference, text, language="en", name="set/a.wav", **known):
     hypothesis = EvalHypothesis(text=text, seconds=2.0, wall_s=0.5)
     return score(entry(name, reference, language=language, **known), hypothesis, language)
 
 
-def test_normalizers_are_those_of_the_reference() -> None:
+def test_normalizers_are_those_of_the_reference():
     assert [normalizer(language)(text) for language, text, _ in NORMALIZED] == [each for *_, each in NORMALIZED]
 
 
-def test_missing_extra_is_reported_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_reported_with_its_name(monkeypatch):
     for module in ("jiwer", "whisper_normalizer.basic"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BackendUnavailable, match=r"jiwer is not installed.*pip install '.\[eval\]'"):
@@ -82,7 +76,7 @@ def test_missing_extra_is_reported_with_its_name(monkeypatch: pytest.MonkeyPatch
         normalizer("en")
 
 
-def test_errors_are_counted_by_kind_and_those_of_empty_texts_are_insertions_or_deletions() -> None:
+def test_errors_are_counted_by_kind_and_those_of_empty_texts_are_insertions_or_deletions():
     counts = count_word_errors("a b c d", "a x c e f")
     assert counts == ErrorCounts(hits=2, substitutions=2, deletions=0, insertions=1)
     assert (counts.errors, counts.reference_length, counts.rate) == (3, 4, 0.75)
@@ -108,7 +102,7 @@ def test_errors_are_the_edit_distance_and_the_alignment_holds_both_texts(referen
     assert errors == count_word_errors(reference, hypothesis).errors
 
 
-def test_interval_contains_the_true_rate_in_19_of_20_test_sets() -> None:
+def test_interval_contains_the_true_rate_in_19_of_20_test_sets():
     """Coverage over 200 test sets of 60 recordings whose true rate is 20 %; binomial 1 % bounds: 0.90 to 0.985."""
     n_containing = 0
     for errors in np.random.default_rng(1).binomial(10, 0.2, size=(200, 60)):
@@ -118,19 +112,19 @@ def test_interval_contains_the_true_rate_in_19_of_20_test_sets() -> None:
     assert 0.90 <= n_containing / 200 <= 0.985
 
 
-def test_errors_without_a_reference_count_in_the_rate_and_are_not_resampled() -> None:
+def test_errors_without_a_reference_count_in_the_rate_and_are_not_resampled():
     rate = error_rate_of([ErrorCounts(insertions=1), ErrorCounts(hits=1), ErrorCounts(hits=1)])
     assert (rate.rate, rate.confidence_interval) == (0.5, (0.0, 0.0))
     assert confidence_interval(np.arange(1001.0)) == pytest.approx((25, 975))
 
 
-def width(evaluation: Evaluation) -> float:
+def width(evaluation):
     low, high = evaluation.wer.confidence_interval
     return high - low
 
 
-def test_the_interval_is_wider_where_speakers_with_errors_of_their_own_are_resampled_if_they_are_five() -> None:
-    def evaluated(speaker: Callable[[int], str | None]) -> Evaluation:
+def test_the_interval_is_wider_where_speakers_with_errors_of_their_own_are_resampled_if_they_are_five():
+    def evaluated(speaker):
         texts = ("x y z d", "a b c d")
         return summarise(scored("a b c d", texts[n % 2], name=str(n), speaker=speaker(n)) for n in range(60))
 
@@ -155,7 +149,7 @@ CLASSES = [
 ]  # fmt: skip
 
 
-def test_lost_and_invented_passages_names_and_numbers_are_counted() -> None:
+def test_lost_and_invented_passages_names_and_numbers_are_counted():
     for language, reference, hypothesis, *expected in CLASSES:
         found = scored(reference, hypothesis, language).classes
         names = ("deleted_in_runs", "inserted_in_runs", "names", "numbers")
@@ -163,7 +157,7 @@ def test_lost_and_invented_passages_names_and_numbers_are_counted() -> None:
         assert found["language"] == ErrorCounts()  # nothing is known of that of the hypothesis
 
 
-def test_speed_counts_recordings_with_known_times_and_lost_speech_is_added_up() -> None:
+def test_speed_counts_recordings_with_known_times_and_lost_speech_is_added_up():
     unknown = score(
         entry("set/b", "b", seconds=9.0), EvalHypothesis(text="", dropped_s=1.5, unwritten_s=0.5), "en"
     )
@@ -173,25 +167,25 @@ def test_speed_counts_recordings_with_known_times_and_lost_speech_is_added_up() 
 
 
 @pytest.mark.parametrize(("task", "language"), [("transcribe", "de"), ("translate", "en")])
-def test_speech_that_was_dropped_or_not_written_counts_as_far_as_it_is_speech(task: str, language: str) -> None:
+def test_speech_that_was_dropped_or_not_written_counts_as_far_as_it_is_speech(task, language):
     done = transcript(
         speech=((1.0, 2.0), (3.0, 5.0)),
         dropped=(DroppedSegment(segment=segment(0.5, 4.0), reason="noise"),),
         unwritten=(UnwrittenSpeech(start_s=4.5, end_s=8.0, reason="noise"),),
     )
-    recognizer: Any = Mock(**{"transcribe.return_value.result.return_value": done})
+    recognizer = Mock(**{"transcribe.return_value.result.return_value": done})
     engine = Engine(lambda: recognizer, TranscribeOptions(task=task, language="de"), HypothesisStore())
     (((found,),),) = [[*evaluate_entries([entry()], [engine])]]
     assert (found.hypothesis.dropped_s, found.hypothesis.unwritten_s, found.language) == (2.0, 0.5, language)
 
 
-def test_worst_recordings_have_the_most_errors_and_at_least_one() -> None:
+def test_worst_recordings_have_the_most_errors_and_at_least_one():
     texts = {"1": ("a b", "a c"), "2": ("a", ""), "3": ("c d e", ""), "4": ("a", "a")}
     scores = [(scored(*each, name=name),) for name, each in texts.items()]
     assert [own.entry.name for (own,) in worst(scores)] == ["3", "1", "2"]
 
 
-def test_the_interval_of_a_difference_is_narrower_than_that_of_an_engine_on_the_same_recordings() -> None:
+def test_the_interval_of_a_difference_is_narrower_than_that_of_an_engine_on_the_same_recordings():
     worse, better = (
         summarise(scored("a b c d", text if n % 3 else "a b c d", name=f"set/{n}") for n in range(30))
         for text in ("a b x", "a b c")

@@ -1,19 +1,15 @@
 """Scores of speakers: turns from RTTM, errors in time and in words, and ``harken eval --speakers``."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from audio_files import AUDIO_FORMATS
-from cli_runner import CliRunner
 from fakes.measured import FixedDiarizer, read_report
 from harken.errors import BackendUnavailable, ManifestError
 from harken.evaluation.error_rate import ErrorCounts
@@ -37,7 +33,7 @@ SECONDS = 10.0
 REFERENCE = "SPEAKER talk 1 0.0 4.0 <NA> <NA> ann <NA> <NA>\nSPEAKER talk 1 5.0 5.0 <NA> <NA> bob <NA> <NA>\n"
 
 
-def turns(*spans: tuple[float, float, str]) -> tuple[SpeakerTurn, ...]:
+def turns(*spans):
     return tuple(SpeakerTurn(start_s=start, end_s=end, speaker=speaker) for start, end, speaker in spans)
 
 
@@ -45,7 +41,7 @@ ANN_AND_BOB = turns((0.0, 4.0, "ann"), (5.0, 10.0, "bob"))
 
 
 @pytest.fixture
-def talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def talk(tmp_path, monkeypatch):
     """A folder with a recording, its turns and a manifest with its words."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "talks"
@@ -59,11 +55,11 @@ def talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def rttm(tmp_path: Path) -> Path:
+def rttm(tmp_path):
     return tmp_path / "a.rttm"
 
 
-def test_turns_of_one_recording_are_read_in_order_and_other_lines_skipped(rttm: Path) -> None:
+def test_turns_of_one_recording_are_read_in_order_and_other_lines_skipped(rttm):
     rttm.write_text(
         ";; a comment\n\nSPKR-INFO talk 1 <NA> <NA> <NA> unknown ann <NA>\n"
         "SPEAKER talk 1 5 1.5 <NA> <NA> bob <NA> <NA>\n"
@@ -87,7 +83,7 @@ def test_turns_of_one_recording_are_read_in_order_and_other_lines_skipped(rttm: 
         (b"SPEAKER talk 1 1e300 1 <NA> <NA> ann", "a.rttm:1: "),
     ],
 )
-def test_a_file_that_is_missing_or_no_text_and_a_line_that_is_no_turn_are_named(rttm, content, problem) -> None:
+def test_a_file_that_is_missing_or_no_text_and_a_line_that_is_no_turn_are_named(rttm, content, problem):
     if content is not None:
         rttm.write_bytes(content)
     with pytest.raises(ManifestError) as caught:
@@ -95,14 +91,14 @@ def test_a_file_that_is_missing_or_no_text_and_a_line_that_is_no_turn_are_named(
     assert problem in str(caught.value)
 
 
-def test_turns_of_one_speaker_that_overlap_count_once() -> None:
+def test_turns_of_one_speaker_that_overlap_count_once():
     hypothesis = turns((0.0, 3.0, "A"), (2.0, 4.0, "A"), (5.0, 10.0, "B"), (6.0, 6.0, "B"))
     assert count_diarization_errors(ANN_AND_BOB, hypothesis).errors == 0.0
     assert count_diarization_errors(hypothesis, hypothesis, collar_s=0.25).speech_s == 9.0 - 4 * 0.25
     assert count_diarization_errors(turns((0.0, 1.0, "A"), (2.0, 3.0, "A")), ()).speech_s == 2.0
 
 
-def test_nothing_found_is_all_missed_and_nothing_said_all_false() -> None:
+def test_nothing_found_is_all_missed_and_nothing_said_all_false():
     assert count_diarization_errors(ANN_AND_BOB, ()) == DiarizationErrors(speech_s=9.0, missed_s=9.0)
     nothing = count_diarization_errors((), ANN_AND_BOB)
     assert nothing == DiarizationErrors(false_alarm_s=9.0)
@@ -110,7 +106,7 @@ def test_nothing_found_is_all_missed_and_nothing_said_all_false() -> None:
     assert count_diarization_errors((), (), collar_s=0.25) == DiarizationErrors()
 
 
-def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scipy_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     with pytest.raises(BackendUnavailable, match=r"pip install '.\[speakers\]'"):
         count_diarization_errors(ANN_AND_BOB, ANN_AND_BOB)
@@ -119,7 +115,7 @@ def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 SAID = (("ann", "One dog."), ("bob", "A big house."), ("ann", "And a cat."))
 
 
-def test_words_of_the_wrong_speaker_are_wrong_twice() -> None:
+def test_words_of_the_wrong_speaker_are_wrong_twice():
     hypothesis = (("A", "one dog a"), ("B", "big house"), ("A", "and a cat"))
     assert count_cp_word_errors(SAID, hypothesis, None).errors == 2
     assert count_speaker_errors(SAID, hypothesis, None) == Errors(1, 8)
@@ -127,14 +123,14 @@ def test_words_of_the_wrong_speaker_are_wrong_twice() -> None:
     assert count_speaker_errors(SAID, fewer, None) == Errors(0, 6)
 
 
-def test_a_speaker_too_many_or_too_few_is_compared_with_nothing() -> None:
+def test_a_speaker_too_many_or_too_few_is_compared_with_nothing():
     assert count_cp_word_errors(SAID, (("A", "one dog and a cat"),), None).deletions == 3
     assert count_cp_word_errors(SAID, (), None).deletions == 8
     assert count_cp_word_errors((), SAID, None).insertions == 8
     assert count_speaker_errors(SAID, (), None).rate is None
 
 
-def test_rates_are_over_all_recordings_and_their_intervals_from_resampled_ones(talk: Path) -> None:
+def test_rates_are_over_all_recordings_and_their_intervals_from_resampled_ones(talk):
     (entry,) = read_manifests([talk], needs_text=False)
     right = score_speakers(entry, ANN_AND_BOB, SpeakerHypothesis(turns=ANN_AND_BOB))
     wrong = score_speakers(entry, ANN_AND_BOB, SpeakerHypothesis(turns=turns((0.0, 10.0, "A"))))
@@ -145,10 +141,10 @@ def test_rates_are_over_all_recordings_and_their_intervals_from_resampled_ones(t
     assert summarise_speakers([]).der is None
 
 
-def test_recordings_with_words_are_transcribed_and_others_only_diarized(talk: Path) -> None:
+def test_recordings_with_words_are_transcribed_and_others_only_diarized(talk):
     said = ((" One dog.", ("A",)), (" A house.", ("B",)), (" You", ()))
 
-    def transcribe(audio: Any, options: Any, *, language: str, diarizer: FixedDiarizer) -> SimpleNamespace:
+    def transcribe(audio, options, *, language, diarizer):
         found = diarizer.diarize(audio).turns
         transcript = Transcript(
             **{"model": "fixed", "language": language, "duration_s": SECONDS, "turns": found},
@@ -158,8 +154,8 @@ def test_recordings_with_words_are_transcribed_and_others_only_diarized(talk: Pa
         return SimpleNamespace(result=lambda: transcript)
 
     (entry,) = read_manifests([talk], needs_text=False)
-    diarizer: Any = FixedDiarizer(turns((0.0, 4.0, "A"), (5.0, 10.0, "B")))
-    recognizer: Any = SimpleNamespace(transcribe=Mock(side_effect=transcribe))
+    diarizer = FixedDiarizer(turns((0.0, 4.0, "A"), (5.0, 10.0, "B")))
+    recognizer = SimpleNamespace(transcribe=Mock(side_effect=transcribe))
     silent = Entry(name="silent", path=entry.path, text="")
     first, second = evaluate_speakers([entry, silent], lambda: diarizer, lambda: recognizer)
     assert (diarizer.calls, recognizer.transcribe.call_count) == (2, 1)
@@ -168,14 +164,14 @@ def test_recordings_with_words_are_transcribed_and_others_only_diarized(talk: Pa
     assert second.cp_word_errors is None
 
 
-def test_a_missing_reference_fails_before_anything_is_loaded(talk: Path) -> None:
+def test_a_missing_reference_fails_before_anything_is_loaded(talk):
     (talk / "talk.rttm").rename(talk / "other.rttm")
     entry = Entry(name="talk", path=talk / "talk.wav", text="")
     with pytest.raises(ManifestError, match=r"talk\.rttm: no such file"):
         list(evaluate_speakers([entry], lambda: pytest.fail("loaded")))
 
 
-def test_each_recording_and_the_totals_are_printed(cli: CliRunner, talk: Path) -> None:
+def test_each_recording_and_the_totals_are_printed(cli, talk):
     cli.loaders["load_diarizer"] = lambda **given: FixedDiarizer(turns((0.0, 4.0, "A"), (5.0, 9.0, "B")))
     outcome = cli.run("eval", "--speakers", "--no-words", "talks", "--json", "out.json")
     assert outcome.code == 0
@@ -187,7 +183,7 @@ def test_each_recording_and_the_totals_are_printed(cli: CliRunner, talk: Path) -
     assert result["recordings"][0]["errors"]["missed_s"] == pytest.approx(1.0)
 
 
-def test_turns_that_are_there_are_scored_and_missing_ones_are_named(cli: CliRunner, talk: Path) -> None:
+def test_turns_that_are_there_are_scored_and_missing_ones_are_named(cli, talk):
     arguments = ("eval", "--speakers", "--turns", "found", "talks", "--quiet")
     Path("found").mkdir()
     outcome = cli.run(*arguments)
@@ -207,7 +203,7 @@ def test_turns_that_are_there_are_scored_and_missing_ones_are_named(cli: CliRunn
     assert (outcome.code, outcome.err) == (3, line)
 
 
-def test_recording_of_two_manifests_has_the_same_turns_in_both(cli: CliRunner, talk: Path) -> None:
+def test_recording_of_two_manifests_has_the_same_turns_in_both(cli, talk):
     Path("found").mkdir()
     Path("found/talk.rttm").write_text(REFERENCE, encoding="utf-8")
     Path("others").mkdir()

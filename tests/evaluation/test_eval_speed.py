@@ -1,7 +1,5 @@
 """Tests of harken.evaluation.speed: rounds of several engines, their medians, and divergences between two engines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,15 +11,7 @@ from harken import Recognizer
 from harken.decoding import DecodeStats
 from harken.errors import ManifestError
 from harken.evaluation.scoring import EvalHypothesis
-from harken.evaluation.speed import (
-    RecordingResult,
-    Round,
-    Run,
-    WindowTokens,
-    divergences,
-    run_rounds,
-    summarise_speed,
-)
+from harken.evaluation.speed import RecordingResult, Round, Run, divergences, run_rounds, summarise_speed
 from harken.manifests import Entry
 from harken.transcribe import TranscribeOptions
 from tiny_models import TOKENIZER
@@ -29,19 +19,19 @@ from tiny_models import TOKENIZER
 OPTIONS = TranscribeOptions(vad=False, temperatures=(0.0,), suppress_tokens=())
 
 
-def write_recording(folder: Path, name: str, language: str = "en") -> Entry:
+def write_recording(folder, name, language="en"):
     """Write a recording of one window."""
     path = AUDIO_FORMATS["wav s16"].write(folder / name, WINDOW_S)
     return Entry(name=name, path=path, text="", language=language, seconds=WINDOW_S, has_reference=False)
 
 
-def make_recognizer(name: str = "recital", kind: type[Recognizer] = Recognizer) -> Recognizer:
+def make_recognizer(name="recital", kind=Recognizer):
     """Return a recognizer whose model outputs a letter per window."""
     return kind(TranscriptBackend(window_text(0, "a", WINDOW_POSITIONS)), TOKENIZER, name)
 
 
-def test_each_recording_is_a_round_and_the_first_engine_rotates(tmp_path: Path) -> None:
-    order: list[str] = []
+def test_each_recording_is_a_round_and_the_first_engine_rotates(tmp_path):
+    order = []
 
     class RecordingOrder(Recognizer):
         def transcribe_many(self, audios, *options, **hooks):
@@ -57,7 +47,7 @@ def test_each_recording_is_a_round_and_the_first_engine_rotates(tmp_path: Path) 
     assert all(len(runs) == 2 for each in rounds for runs in each.runs.values())
 
 
-def test_batched_round_holds_all_recordings_of_a_language(tmp_path: Path) -> None:
+def test_batched_round_holds_all_recordings_of_a_language(tmp_path):
     recognizer = make_recognizer()
     recordings = [
         write_recording(tmp_path, name, code) for name, code in (("a", "en"), ("b", "de"), ("c", "en"))
@@ -71,7 +61,7 @@ def test_batched_round_holds_all_recordings_of_a_language(tmp_path: Path) -> Non
     assert languages[-3:] == [TOKENIZER.language_tokens[code] for code in ("en", "en", "de")]
 
 
-def test_unknown_language_is_refused_before_transcribing(tmp_path: Path) -> None:
+def test_unknown_language_is_refused_before_transcribing(tmp_path):
     recognizer = make_recognizer()
     recordings = [write_recording(tmp_path, "a"), write_recording(tmp_path, "b", "xx")]
     with pytest.raises(ManifestError, match="b: language='xx'"):
@@ -79,12 +69,12 @@ def test_unknown_language_is_refused_before_transcribing(tmp_path: Path) -> None
     assert recognizer.backend.mels == []
 
 
-def make_run(decode_s: float, wall_s: float, entry: Entry) -> Run:
+def make_run(decode_s, wall_s, entry):
     result = RecordingResult(entry=entry, hypothesis=EvalHypothesis(text="", seconds=2.0), windows=())
     return Run(wall_s=wall_s, stats=DecodeStats(decode_s=decode_s, forwards=int(decode_s)), results=(result,))
 
 
-def test_times_are_sums_of_the_medians_of_the_rounds() -> None:
+def test_times_are_sums_of_the_medians_of_the_rounds():
     entry = Entry(name="a", path=Path("a"), text="one two", has_reference=False)
     first = tuple(make_run(s, wall_s, entry) for s, wall_s in ((9.0, 10.0), (1.0, 30.0), (2.0, 20.0)))
     second = tuple(make_run(s, s, entry) for s in (5.0, 5.0, 500.0))
@@ -99,12 +89,12 @@ def test_times_are_sums_of_the_medians_of_the_rounds() -> None:
 ENTRY = Entry(name="a", path=Path("a"), text="")
 
 
-def make_result(*windows: WindowTokens, text: str = "same") -> RecordingResult:
+def make_result(*windows, text="same"):
     return RecordingResult(entry=ENTRY, hypothesis=EvalHypothesis(text=text), windows=windows)
 
 
 # Windows of one result, of another, and their first divergence: start, index, tokens.
-DIVERGENCES: list[tuple[tuple[WindowTokens, ...], tuple[WindowTokens, ...], object]] = [
+DIVERGENCES = [
     (((0.0, (1, 2)),), ((0.0, (1, 2)),), None),
     (((0.0, ()),), (), None),
     (((0.0, (1, 2)),), ((0.0, (1, 3)),), (0.0, 1, (2, 3))),
@@ -116,7 +106,7 @@ DIVERGENCES: list[tuple[tuple[WindowTokens, ...], tuple[WindowTokens, ...], obje
 
 @pytest.mark.parametrize("text", ["same", "other"])
 @pytest.mark.parametrize(("one", "other", "expected"), DIVERGENCES)
-def test_the_first_divergence_of_any_run_is_found_once_for_each_recording(one, other, expected, text) -> None:
+def test_the_first_divergence_of_any_run_is_found_once_for_each_recording(one, other, expected, text):
     same, others = make_result(*one), make_result(*other, text=text)
     runs = {
         name: [Run(wall_s=1, stats=DecodeStats(), results=(each,)) for each in results]

@@ -1,35 +1,22 @@
 """What all commands that measure do: refuse, report, keep results at a signal, and replace no file that is read."""
 
-from __future__ import annotations
-
 import json
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("jiwer")
 pytest.importorskip("scipy")
 
-from cli_runner import CliRunner, Outcome
+from cli_runner import eventually, signal_at
 from fakes.backends import window_text
-from fakes.measured import (
-    OPTIONS,
-    TEXTS,
-    FixedDiarizer,
-    known_text_recognizer,
-    read_report,
-    signal_at,
-    write_talks,
-)
+from fakes.measured import OPTIONS, TEXTS, FixedDiarizer, known_text_recognizer, read_report, write_talks
 from harken.cli import measuring as reports
 from harken.evaluation import scoring, speakers
 from harken.results import SpeakerTurn
+from processes import ended, started
 
 COMMANDS = {
     "eval": ("eval", "talks"),
@@ -51,24 +38,24 @@ SCORING = {"eval": (scoring, "align_words", 2), "eval --speakers": (speakers, "j
 class Measuring:
     """A command that measures two recordings of known texts."""
 
-    def __init__(self, name: str, cli: CliRunner) -> None:
+    def __init__(self, name, cli):
         self.name, self.patch, self._cli = name, cli.monkeypatch, cli
         texts = (TEXTS[0], *TEXTS) if name == "bench" else TEXTS
-        self.engine: Any = known_text_recognizer(texts)
+        self.engine = known_text_recognizer(texts)
         if name == "eval --speakers":
             self.engine = FixedDiarizer((SpeakerTurn(start_s=0.0, end_s=0.5, speaker="A"),))
 
-    def run(self, *arguments: str) -> Outcome:
+    def run(self, *arguments):
         self._cli.loaders["load"] = self._cli.loaders["load_diarizer"] = lambda *model, **given: self.engine
         return self._cli.run(*COMMANDS[self.name], *OPTIONS, "--json", "out.json", *arguments)
 
 
 @pytest.fixture(params=COMMANDS)
-def measuring(request: pytest.FixtureRequest, cli: CliRunner, talks: Path) -> Measuring:
+def measuring(request, cli, talks):
     return Measuring(request.param, cli)
 
 
-def test_a_failed_recording_is_reported_and_the_others_are_measured(measuring: Measuring) -> None:
+def test_a_failed_recording_is_reported_and_the_others_are_measured(measuring):
     Path("talks/1.wav").write_text("Dear diary")
     if measuring.name == "eval --speakers":
         pytest.skip("its engine reads no recording")
@@ -83,7 +70,7 @@ def test_a_failed_recording_is_reported_and_the_others_are_measured(measuring: M
 
 
 @pytest.mark.parametrize("scored", [False, True], ids=["as it begins", "as it is scored"])
-def test_a_signal_in_a_recording_keeps_the_results_before_it(measuring: Measuring, scored: bool) -> None:
+def test_a_signal_in_a_recording_keeps_the_results_before_it(measuring, scored):
     if scored and measuring.name not in SCORING:
         pytest.skip("it scores at the end")
     place, *call = SCORING[measuring.name] if scored else (measuring.engine, *BEGINNING[measuring.name])
@@ -95,7 +82,7 @@ def test_a_signal_in_a_recording_keeps_the_results_before_it(measuring: Measurin
     assert not [*Path().glob(".*")]
 
 
-def test_a_signal_while_the_report_is_made_waits_for_it(measuring: Measuring) -> None:
+def test_a_signal_while_the_report_is_made_waits_for_it(measuring):
     signal_at(measuring.patch, reports, "dump_json", 1)
     outcome = measuring.run()
     assert (outcome.code, outcome.err) == (143, "harken: terminated\n")
@@ -103,7 +90,7 @@ def test_a_signal_while_the_report_is_made_waits_for_it(measuring: Measuring) ->
     assert read_report()["complete"] is True
 
 
-def assert_nothing_is_replaced(run: Callable[[], Outcome], named: str) -> None:
+def assert_nothing_is_replaced(run, named):
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     outcome = run()
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
@@ -112,17 +99,17 @@ def assert_nothing_is_replaced(run: Callable[[], Outcome], named: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["link.json", "talks/manifest.jsonl", "./talks/../talks/1.wav"])
-def test_a_result_does_not_replace_what_is_read(measuring: Measuring, target: str) -> None:
+def test_a_result_does_not_replace_what_is_read(measuring, target):
     Path("link.json").hardlink_to("talks/0.wav")
 
-    def run() -> Outcome:
+    def run():
         return measuring.run("--json", target, "--limit", "1")
 
     assert_nothing_is_replaced(run, target)
     assert "would be overwritten, and it is read" in run().err
 
 
-def test_a_result_does_not_replace_hypotheses_or_a_model(cli: CliRunner, talks: Path) -> None:
+def test_a_result_does_not_replace_hypotheses_or_a_model(cli, talks):
     Path("model").mkdir()
     Path("model/config.json").write_text("{}")
     for named, *arguments in (
@@ -179,7 +166,7 @@ REFUSED = [
 """Command lines, their exit codes, and the beginnings of their only line."""
 
 
-def test_bad_arguments_fail_in_one_line_before_loading_a_model(cli: CliRunner, talks: Path) -> None:
+def test_bad_arguments_fail_in_one_line_before_loading_a_model(cli, talks):
     cli.use_texts(window_text(0))
     Path("talks/other.jsonl").write_text('{"audio": "talks/0.wav", "text": ""}\n')
     for line, code, message in REFUSED:
@@ -190,25 +177,15 @@ def test_bad_arguments_fail_in_one_line_before_loading_a_model(cli: CliRunner, t
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals")
-def test_a_signal_in_a_call_that_does_not_return_ends_the_process_with_the_results(tmp_path: Path) -> None:
+def test_a_signal_in_a_call_that_does_not_return_ends_the_process_with_the_results(tmp_path):
     write_talks(tmp_path / "talks")
     script = Path(__file__).with_name("stuck_harken.py")
-    process = subprocess.Popen(
-        [sys.executable, str(script), *COMMANDS["eval"], *OPTIONS, "--json", "out.json"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        while not (tmp_path / "stuck").exists():
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.01)
+    program, arguments = [sys.executable, str(script)], [*COMMANDS["eval"], *OPTIONS, "--json", "out.json"]
+    with started(arguments, tmp_path, tmp_path / "cache", program=program) as process:
+        assert eventually(lambda: process.poll() is not None or (tmp_path / "stuck").exists())
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert (process.returncode, err) == (143, "harken: terminated after 1 of 2 recordings\n")
-    assert "1 recording: 0.5 s" in out
+        outcome = ended(process)
+    assert (outcome.code, outcome.err) == (143, "harken: terminated after 1 of 2 recordings\n")
+    assert "1 recording: 0.5 s" in outcome.out
     assert json.loads((tmp_path / "out.json").read_text())["complete"] is False
     assert not [*tmp_path.glob(".*")]

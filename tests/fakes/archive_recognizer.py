@@ -140,7 +140,7 @@ class ArchiveWorkerSettings(WorkerSettings):
 
 
 def _receive(values: dict[str, Any]) -> WorkerSettings:
-    worker.load = load  # type: ignore[assignment]
+    worker.load = load
     return WorkerSettings(**values)
 
 

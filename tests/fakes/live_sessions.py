@@ -2,102 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
 
 from harken.api import Recognizer
 from harken.contract import Floats
+from harken.results import Segment, Word
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamingConfig
-from harken.streaming.config import StreamOptions
 from harken.streaming.latency import LatencyBound, LatencyPlan
-from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 from transcripts import segment
 
-WORDS = (
-    *("And", "so", "my", "fellow", "Americans", "ask", "not"),
-    *("what", "your", "country", "can", "do", "for", "you"),
-)
 WORD_SAMPLES = SAMPLE_RATE // 10
-FakeSession = TypeVar("FakeSession", bound="FakeLiveSession | ScriptedLiveSession")
+UTTERANCE_WORDS = 5
+UTTERANCE_SAMPLES = UTTERANCE_WORDS * WORD_SAMPLES
 
 
-class FakeLiveSession:
-    """`harken.streaming.LiveSession` with a word for each tenth of a second; its utterances have five words.
+class TalkingSession:
+    """`harken.streaming.LiveSession` that hears a word in each tenth of a second; five words are an utterance.
 
-    `on_feed` is called with the number of samples fed so far, before a block is processed.
+    Speakers take turns with every segment. `on_feed` is called as each block comes, with the number of samples before.
     """
 
     plan = LatencyPlan(
-        config=StreamingConfig(), bound=LatencyBound(wait_s=1.0, interim_wait_s=0.5, process_s=0.25, hop_s=0.5)
+        config=StreamingConfig(), bound=LatencyBound(wait_s=1.0, interim_wait_s=0.5, process_s=0.001, hop_s=0.5)
     )
-    config = plan.config
 
-    def __init__(self, on_feed: Callable[[int], None] = lambda samples: None) -> None:
+    def __init__(
+        self, on_feed: Callable[[int], object] = lambda samples: None, speakers: Sequence[str] = ()
+    ) -> None:
+        self._on_feed, self.speakers, self.closed = on_feed, speakers, False
         self.blocks: list[Floats] = []
-        self.closed = False
-        self._on_feed = on_feed
-        self._samples = self._words = self._segments = 0
+        self._samples = self._heard = self._first = self._segments = 0
 
     @property
     def samples(self) -> Floats:
-        """All samples fed."""
+        """All samples that it has heard."""
         return np.concatenate([np.zeros(0, np.float32), *self.blocks])
 
-    def feed(self, samples: Floats) -> list[Event]:
+    def feed(self, samples: Floats, *, waited_s: float = 0.0) -> list[Event]:
         assert not self.closed
         assert samples.dtype == np.float32
-        assert len(samples)
         self.blocks.append(samples)
+        if len(samples):
+            self._on_feed(self._samples)
         self._samples += len(samples)
-        self._on_feed(self._samples)
         events: list[Event] = []
-        while self._samples // WORD_SAMPLES > self._words:
-            self._words += 1
-            events += self._word_events()
+        while self._samples // WORD_SAMPLES > self._heard:
+            if self._heard == self._first:
+                events.append(SpeechStarted(audio_s=self._heard / 10, **self._stamp))
+            self._heard += 1
+            events.append(self._interim())
+            if self._heard - self._first == UTTERANCE_WORDS:
+                events += self._end("silence")
         return events
+
+    def flush(self, reason: str = "flush") -> list[Event]:
+        return self._end(reason) if self._heard > self._first else []
 
     def close(self) -> list[Event]:
         self.closed = True
-        return self._final_events("close") if self._words % 5 else []
+        return self.flush("close")
 
-    def _word_events(self) -> list[Event]:
-        """Return the events of the latest word."""
-        count = self._words % 5 or 5
-        start, now = self._words - count, self._words
-        stamps = {"emitted_samples": now * WORD_SAMPLES, "compute_s": 0.0}
-        begun: list[Event] = [SpeechStarted(audio_s=start / 10, **stamps)] if count == 1 else []
-        words = [f" {WORDS[i % len(WORDS)]}" for i in range(start, now)]
-        committed, tentative = "".join(words[:-2]), "".join(words[-2:])
-        shown = Interim(audio_s=now / 10, committed=committed, tentative=tentative, **stamps)
-        return [*begun, shown, *(self._final_events("silence") if count == 5 else [])]
+    @property
+    def _stamp(self) -> dict[str, Any]:
+        return {"emitted_samples": self._samples, "compute_s": 0.0}
 
-    def _final_events(self, reason: str) -> list[Event]:
-        start = (self._words - 1) // 5 * 5
-        stamps = {"emitted_samples": self._samples, "compute_s": 0.0, "audio_s": self._words / 10}
-        text = "".join(f" {WORDS[i % len(WORDS)]}" for i in range(start, self._words))
-        about = {"index": self._segments, "tokens": (1, 2), "seek_s": start / 10, "language": "en"}
-        final = segment(start / 10, self._words / 10, text, **about)
+    def _interim(self) -> Interim:
+        words = [_word(i) for i in range(self._first, self._heard)]
+        committed = "".join(word.text for word in words).lstrip()
+        return Interim(
+            audio_s=self._heard / 10, committed=committed, tentative=" and", words=(words[-1],), **self._stamp
+        )
+
+    def _end(self, reason: str) -> list[Event]:
+        names = (self.speakers[self._segments % len(self.speakers)],) if self.speakers else ()
+        words = tuple(replace(_word(i), speakers=names) for i in range(self._first, self._heard))
+        times = {"start_s": self._first / 10, "end_s": self._heard / 10}
+        said = make_segment(*words, **times, index=self._segments, language="en", speakers=names)
+        self._first = self._heard
         self._segments += 1
-        return [FinalSegment(segment=final, **stamps), SpeechEnded(reason=reason, **stamps)]
+        stamp = self._stamp | {"audio_s": self._heard / 10}
+        return [FinalSegment(segment=said, **stamp), SpeechEnded(reason=reason, **stamp)]
 
 
-def hears(monkeypatch: pytest.MonkeyPatch, session: FakeSession) -> FakeSession:
-    """Replace every live session; `options`, `stream_options` and `speakers` are what it was opened with."""
+def make_segment(*words: Word, start_s: float = 0.0, end_s: float = 1.0, **fields: Any) -> Segment:
+    """Make a segment of words."""
+    return segment(start_s, end_s, "".join(word.text for word in words), words=words, **fields)
 
-    def stream(
-        recognizer: Recognizer,
-        options: TranscribeOptions,
-        *,
-        stream_options: StreamOptions,
-        clock: object,
-        **speakers: object,
-    ) -> FakeSession:
-        session.options, session.stream_options, session.speakers = options, stream_options, speakers
+
+def words_said(n_words: int) -> str:
+    """Return the words in so many tenths of a second."""
+    return " ".join(f"word{i}" for i in range(n_words))
+
+
+def _word(i: int) -> Word:
+    return Word(start_s=i / 10, end_s=(i + 1) / 10, text=f" word{i}", probability=0.9)
+
+
+def hears(monkeypatch: pytest.MonkeyPatch, session: Any) -> Any:
+    """Replace every live session; `options`, `stream_options` and `diarizing` are what it was opened with."""
+
+    def stream(recognizer, options, *, stream_options, clock, **diarizing):
+        session.options, session.stream_options, session.diarizing = options, stream_options, diarizing
         return session
 
     monkeypatch.setattr(Recognizer, "stream", stream, raising=False)

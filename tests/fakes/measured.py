@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from audio_files import AUDIO_FORMATS
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
@@ -82,21 +78,6 @@ class FixedDiarizer:
     def diarize(self, audio: Any, /) -> FixedDiarizer:
         self.calls += 1
         return self
-
-
-def signal_at(
-    patch: pytest.MonkeyPatch, place: Any, name: str, call: int, number: signal.Signals = signal.SIGTERM
-) -> None:
-    """Have a signal come at the beginning of a call of a function."""
-    function: Callable[..., Any] = getattr(place, name)
-    calls = count(1)
-
-    def signalled(*arguments: Any, **options: Any) -> Any:
-        if next(calls) == call:
-            signal.raise_signal(number)
-        return function(*arguments, **options)
-
-    patch.setattr(place, name, signalled)
 
 
 def table_rows(text: str) -> dict[str, list[str]]:

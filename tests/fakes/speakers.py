@@ -57,4 +57,4 @@ class LevelEmbedding:
 
 def level_diarizer(**options: int) -> Diarizer:
     """Return a diarizer of such voices."""
-    return Diarizer(LevelSegmentation(), LevelEmbedding(), SpeakerOptions(**options))  # type: ignore[arg-type]
+    return Diarizer(LevelSegmentation(), LevelEmbedding(), SpeakerOptions(**options))

@@ -1,13 +1,9 @@
 """Tests of the exact text of every output format, speakers included."""
 
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,30 +20,21 @@ from harken.formats import (
     segment_from_json,
 )
 from harken.formats.table_format import read_rttm
-from harken.results import (
-    Attempt,
-    DroppedSegment,
-    Segment,
-    Speaker,
-    SpeakerTurn,
-    Transcript,
-    UnwrittenSpeech,
-    Word,
-)
+from harken.results import Attempt, DroppedSegment, Speaker, SpeakerTurn, UnwrittenSpeech, Word
 from transcripts import segment, spoken, transcript
 
 
-def rendered(transcript: Transcript, name: str, **layout: Any) -> str:
+def rendered(transcript, name, **layout):
     return "".join(render(transcript, name, Layout(**layout)))
 
 
-def said(start_s: float, *spans: tuple[str, tuple[str, ...]], speakers: tuple[str, ...]) -> Segment:
+def said(start_s, *spans, speakers):
     """Return a segment of words of half a second, each with its speakers."""
     spans_s = [(start_s + i / 2, start_s + (i + 1) / 2, *span) for i, span in enumerate(spans)]
     return spoken(*spans_s, speakers=speakers)
 
 
-def talk(*segments: Segment, names: Sequence[str] = ("A", "B")) -> Transcript:
+def talk(*segments, names=("A", "B")):
     """Return a transcript with speakers."""
     spans = ((0.0, 1.0, names[0]), (0.75, 2.0, names[-1]))
     turns = (SpeakerTurn(start_s=start_s, end_s=end_s, speaker=name) for start_s, end_s, name in spans)
@@ -75,20 +62,20 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize(("of", "name", "text"), EXPECTED)
-def test_segments_and_their_speakers_are_written_as_specified(of: Transcript, name: str, text: str) -> None:
+def test_segments_and_their_speakers_are_written_as_specified(of, name, text):
     assert rendered(of, name) == text
 
 
 @pytest.mark.timeout(60)  # less than a second; what grows with the square of the length takes minutes
 @pytest.mark.parametrize("name", FORMATS)
-def test_long_text_without_spaces_is_written(name: str) -> None:
+def test_long_text_without_spaces_is_written(name):
     text = "".join(20_000 * character for character in ("a", "-", "\x1b", "\\", "{", "漢"))
     long = spoken((1.0, 2.0, text))
     for layout in ({"max_line_width": 10, "karaoke": True}, {}):
         assert len(rendered(transcript(long), name, **layout)) > 100_000 or name == "rttm"
 
 
-def test_times_are_rounded_only_once() -> None:
+def test_times_are_rounded_only_once():
     assert format_timestamp(round(59.9996 * 1000)) == "00:01:00.000"
     assert make_writer("lrc").segment(segment(59.996, 61.0, "x")) == "[01:00.00]x\n"
     assert "00:59:59,999 --> 01:00:00,000" in make_writer("srt").segment(segment(3599.9994, 3599.9996, "x"))
@@ -149,11 +136,11 @@ FULL_IN_JSON = {
 }  # fmt: skip
 
 
-def test_json_contains_every_field() -> None:
+def test_json_contains_every_field():
     assert json.loads(rendered(FULL, "json")) == FULL_IN_JSON
 
 
-def test_json_without_newer_fields_is_read() -> None:
+def test_json_without_newer_fields_is_read():
     document = json.loads(rendered(TWO, "json"))
     for key in ("dropped", "speech", "task", "unwritten"):
         del document[key]
@@ -191,7 +178,7 @@ REFUSED_TEXTS = [
 ]
 
 
-def changed(path: list[Any], value: object) -> Any:
+def changed(path, value):
     """Return a document of JSON with another value at a path."""
     document = parent = json.loads(rendered(TWO, "json"))
     for key in path[:-1]:
@@ -208,7 +195,7 @@ def changed(path: list[Any], value: object) -> Any:
     ],
     ids=range(len(REFUSED_VALUES) + len(REFUSED_TEXTS)),
 )
-def test_json_that_is_no_transcript_is_rejected_in_one_short_line(document: Any, message: str) -> None:
+def test_json_that_is_no_transcript_is_rejected_in_one_short_line(document, message):
     with pytest.raises(OptionError) as refused:
         from_json(document)
     assert message in str(refused.value)
@@ -217,14 +204,14 @@ def test_json_that_is_no_transcript_is_rejected_in_one_short_line(document: Any,
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_output_after_an_interruption_is_complete(name: str) -> None:
+def test_output_after_an_interruption_is_complete(name):
     writer = make_writer(name)
     written = writer.header() + writer.segment(FULL.segments[0])
     done = transcript(FULL.segments[0])
     assert written + writer.footer(done) == rendered(done, name)
 
 
-def test_unknown_format_is_rejected_with_the_known_ones() -> None:
+def test_unknown_format_is_rejected_with_the_known_ones():
     formats = r"txt, srt, vtt, ass, lrc, tsv, words\.tsv, json, html, rttm"
     with pytest.raises(OptionError, match=f"format='doc': allowed is {formats}"):
         make_writer("doc")
@@ -237,14 +224,14 @@ def test_unknown_format_is_rejected_with_the_known_ones() -> None:
         *((1e300, 1e301), (0.0, 1e301)),
     ],
 )
-def test_impossible_times_are_rejected(start_s: float, end_s: float) -> None:
+def test_impossible_times_are_rejected(start_s, end_s):
     with pytest.raises(OptionError, match="a finite time from"):
         segment(start_s, end_s, "x")
     with pytest.raises(OptionError, match="a finite time from"):
         Word(start_s=start_s, end_s=end_s, text="x", probability=1.0)
 
 
-def test_more_speakers_than_colours_share_them() -> None:
+def test_more_speakers_than_colours_share_them():
     names = [f"speaker {number}" for number in range(9)]
     many = talk(*(said(i, (" hi", (name,)), speakers=(name,)) for i, name in enumerate(names)))
     events = [line for line in rendered(many, "ass").splitlines() if line.startswith("Dialogue")]
@@ -252,7 +239,7 @@ def test_more_speakers_than_colours_share_them() -> None:
     assert events[-1].split(",")[4] == "speaker 8"
 
 
-def test_writer_that_does_not_know_of_speakers_writes_the_usual_columns_and_styles() -> None:
+def test_writer_that_does_not_know_of_speakers_writes_the_usual_columns_and_styles():
     assert (
         make_writer("tsv").header() + make_writer("tsv").segment(YES) == "start\tend\ttext\n2000\t2500\tYes.\n"
     )
@@ -261,25 +248,25 @@ def test_writer_that_does_not_know_of_speakers_writes_the_usual_columns_and_styl
     assert told.header() + told.segment(YES) == "start\tend\ttext\tspeaker\n2000\t2500\tYes.\tB\n"
 
 
-def test_name_that_is_longer_than_a_line_leaves_a_word_on_each() -> None:
+def test_name_that_is_longer_than_a_line_leaves_a_word_on_each():
     named = said(0.0, (" Good", ("Alexandra",)), (" day.", ("Alexandra",)), speakers=("Alexandra",))
     content = rendered(talk(named), "srt", max_line_width=5)
     assert content.split("\n", 2)[2] == "Alexandra: Good\nday.\n\n"
 
 
-def test_label_comes_before_marks_of_words() -> None:
+def test_label_comes_before_marks_of_words():
     assert rendered(talk(YES), "srt", highlight_words=True).endswith("\nB: <u>Yes.</u>\n\n")
     assert rendered(talk(YES), "vtt", karaoke=True).endswith("\n<v B><c>Yes.</c>\n\n")
     assert rendered(talk(YES), "lrc", karaoke=True) == "[00:02.00]B: <00:02.00>Yes.<00:02.50>\n"
 
 
-def test_rttm_names_the_recording_and_has_no_spaces_in_names() -> None:
+def test_rttm_names_the_recording_and_has_no_spaces_in_names():
     link = RecordingLink(path=Path("a talk.of two.mp3"), transcript_folder=Path())
     content = "".join(render(talk(names=["Anna Maria"]), "rttm", recording=link))
     assert content.splitlines()[0] == "SPEAKER a_talk.of_two 1 0.000 1.000 <NA> <NA> Anna_Maria <NA> <NA>"
 
 
-def test_rttm_is_read_back(tmp_path: Path) -> None:
+def test_rttm_is_read_back(tmp_path):
     written = talk(names=["Anna Maria", "\x85--> é"])
     path = tmp_path / "talk.rttm"
     path.write_text(rendered(written, "rttm"), encoding="utf-8")
@@ -288,7 +275,7 @@ def test_rttm_is_read_back(tmp_path: Path) -> None:
     )
 
 
-def test_json_has_the_main_speaker_as_a_key_and_those_at_once_beside_it() -> None:
+def test_json_has_the_main_speaker_as_a_key_and_those_at_once_beside_it():
     document = json.loads(rendered(TALK, "json"))
     assert [entry["speaker"] for entry in document["segments"]] == ["A", "A", "B"]
     words = document["segments"][1]["words"]
@@ -298,12 +285,12 @@ def test_json_has_the_main_speaker_as_a_key_and_those_at_once_beside_it() -> Non
     assert document["turns"][1] == {"start": 0.75, "end": 2.0, "speaker": "B"}
 
 
-def test_nobody_found_is_not_the_same_as_not_looked_for() -> None:
+def test_nobody_found_is_not_the_same_as_not_looked_for():
     nobody = transcript(speakers=())
     assert json.loads(rendered(nobody, "json"))["speakers"] == []
     assert from_json(rendered(nobody, "json")) == nobody
 
 
-def test_speaker_alone_is_read_as_other_programs_write_it() -> None:
+def test_speaker_alone_is_read_as_other_programs_write_it():
     for speaker, speakers in (("SPEAKER_01", ("SPEAKER_01",)), (None, ())):
         assert segment_from_json(as_json(YES) | {"speaker": speaker}).speakers == speakers

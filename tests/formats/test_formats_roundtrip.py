@@ -1,14 +1,10 @@
 """Properties of the output formats: parsing the written text returns the transcript."""
 
-from __future__ import annotations
-
 import html
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unicodedata import category
 
 import pytest
@@ -30,7 +26,7 @@ from harken.results import (
 from transcripts import blocks, parse_cue, parse_srt
 
 
-def parse_vtt(content: str) -> Iterator[tuple[int, int, str, str]]:
+def parse_vtt(content):
     header, *cues = blocks(content)
     assert header == ["WEBVTT"]
     for start, end, text in map(parse_cue, cues):
@@ -40,7 +36,7 @@ def parse_vtt(content: str) -> Iterator[tuple[int, int, str, str]]:
         yield start, end, html.unescape(voice[1] if voice else ""), html.unescape(spoken)
 
 
-def parse_lrc(content: str) -> Iterator[tuple[int, str]]:
+def parse_lrc(content):
     for line in content.split("\n")[:-1]:
         tag = re.match(r"\[(\d{2,}):([0-5]\d)\.(\d\d)\](?!\[)", line)
         assert tag is not None
@@ -74,7 +70,7 @@ probabilities = st.floats(0, 1)
 
 
 @st.composite
-def spanned(draw: st.DrawFn, kind: Any, **fields: Any) -> Any:
+def spanned(draw, kind, **fields):
     """Draw a result with a start, an end, and other fields."""
     start_s = draw(st.floats(0, 5e5))
     return kind(
@@ -84,11 +80,11 @@ def spanned(draw: st.DrawFn, kind: Any, **fields: Any) -> Any:
     )
 
 
-def many(values: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[tuple[Any, ...]]:
+def many(values, most):
     return st.lists(values, max_size=most).map(tuple)
 
 
-def segments_of(speakers: st.SearchStrategy[tuple[str, ...]]) -> st.SearchStrategy[Segment]:
+def segments_of(speakers):
     words = spanned(Word, text=texts, probability=probabilities, speakers=speakers)
     return spanned(
         Segment,
@@ -108,7 +104,7 @@ def segments_of(speakers: st.SearchStrategy[tuple[str, ...]]) -> st.SearchStrate
     )
 
 
-def transcripts_of(segments: st.SearchStrategy[Segment], **diarization: Any) -> st.SearchStrategy[Transcript]:
+def transcripts_of(segments, **diarization):
     return st.builds(
         Transcript,
         segments=many(segments, 3),
@@ -134,7 +130,7 @@ few = st.none() | st.integers(1, 20)
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> Layout:
+def layouts(draw):
     marks = draw(st.sampled_from([{}, {"highlight_words": True}, {"karaoke": True}]))
     rules = {
         name: draw(few) for name in ("max_line_width", "max_line_count", "max_words_per_line", "max_cue_s")
@@ -142,40 +138,40 @@ def layouts(draw: st.DrawFn) -> Layout:
     return Layout(**rules, **marks)
 
 
-def with_text(transcript: Transcript) -> list[Segment]:
+def with_text(transcript):
     return [segment for segment in transcript.segments if segment.text.strip()]
 
 
-def usable(layout: Layout, transcript: Transcript) -> Layout:
+def usable(layout, transcript):
     """Return a layout, or the default one for a transcript without words."""
     return layout if any(segment.words for segment in with_text(transcript)) else Layout()
 
 
-def visible(text: str) -> str:
+def visible(text):
     """Return text as it is written: control characters, other than line breaks and tabs, as U+FFFD."""
     return re.sub("[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff]", "\ufffd", text)
 
 
-def lines(text: str) -> list[str]:
+def lines(text):
     return [visible(line.strip()) for line in text.splitlines() if line.strip()]
 
 
-def one_line(said: Segment | Word) -> str:
+def one_line(said):
     return " ".join(lines(said.text)).replace("\t", " ")
 
 
-def times_ms(said: Segment | Word) -> tuple[int, int]:
+def times_ms(said):
     return round(said.start_s * 1000), round(said.end_s * 1000)
 
 
-def table(header: list[str], rows: list[list[str]], transcript: Transcript) -> list[list[str]]:
+def table(header, rows, transcript):
     """Return the cells of a table and of the empty line after it, without the last column if nobody told speakers."""
     width = len(header) if transcript.speakers is not None else -1
     return [*(row[:width] for row in (header, *rows)), [""]]
 
 
 @given(transcript=transcripts | diarized)
-def test_parsed_subtitles_and_tables_are_the_segments_and_their_speakers(transcript: Transcript) -> None:
+def test_parsed_subtitles_and_tables_are_the_segments_and_their_speakers(transcript):
     shown = with_text(transcript)
     named = [name_shown(segment.speakers) for segment in shown]
     texts = ["\n".join(lines(segment.text)) for segment in shown]
@@ -207,15 +203,13 @@ def test_parsed_subtitles_and_tables_are_the_segments_and_their_speakers(transcr
     assert len(transcript.turns) == len(content["rttm"].splitlines())
 
 
-def recording_link(name: str) -> RecordingLink:
+def recording_link(name):
     name = re.sub("[\0\ud800]", "", name)  # no system has such names
     return RecordingLink(path=Path(f"{name}.mp3"), transcript_folder=Path())
 
 
 @given(transcript=diarized, recording=names)
-def test_events_of_ass_and_turns_of_rttm_have_the_fields_of_their_format(
-    transcript: Transcript, recording: str
-) -> None:
+def test_events_of_ass_and_turns_of_rttm_have_the_fields_of_their_format(transcript, recording):
     link = recording_link(recording.replace("/", ""))
     ass, rttm = ("".join(render(transcript, name, recording=link)) for name in ("ass", "rttm"))
     styles = {*re.findall("^Style: ([^,]*),", ass, re.MULTILINE)}
@@ -231,20 +225,20 @@ def test_events_of_ass_and_turns_of_rttm_have_the_fields_of_their_format(
     assert [float(row[3]) for row in rows] == [round(turn.start_s * 1000) / 1000 for turn in transcript.turns]
 
 
-def as_stored(value: object) -> object:
+def as_stored(value):
     """Return a value as in the json format, where infinite numbers and nan are None."""
     return json.loads(json.dumps(as_json(value)))
 
 
 @given(value=hostile_texts)
-def test_hostile_text_is_the_same_in_json(value: str) -> None:
+def test_hostile_text_is_the_same_in_json(value):
     written = dump_json({value: [value]}, indent=1)
     assert re.search("[^\n -~\xa0-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\U0010ffff]", written) is None
     assert json.loads(written) == {value: [value]}
 
 
 @given(transcript=transcripts | diarized)
-def test_json_round_trip_is_lossless(transcript: Transcript) -> None:
+def test_json_round_trip_is_lossless(transcript):
     written = "".join(render(transcript, "json"))
     assert as_stored(from_json(json.loads(written))) == as_stored(transcript)
     assert as_stored(from_json(written)) == as_stored(from_json(written.encode())) == as_stored(transcript)
@@ -258,24 +252,24 @@ values = st.recursive(
 
 
 @given(document=values)
-def test_document_that_is_no_transcript_is_rejected(document: object) -> None:
+def test_document_that_is_no_transcript_is_rejected(document):
     with pytest.raises(OptionError):
         from_json(document)
 
 
-def letters(text: str) -> str:
+def letters(text):
     """Return text without spaces and control characters; Python counts some of these as spaces."""
     return re.sub("[\\s\ufffd]", "", visible(text))
 
 
-def cue_letters(segment: Segment) -> str:
+def cue_letters(segment):
     """Return the letters of cues made of words: the words of a segment, if it has any."""
     words = "".join(word.text for word in segment.words)
     return letters(words if words.strip() else segment.text)
 
 
 @given(transcript=transcripts, layout=layouts(), karaoke=st.booleans())
-def test_no_layout_loses_text_whatever_the_times(transcript: Transcript, layout: Layout, karaoke: bool) -> None:
+def test_no_layout_loses_text_whatever_the_times(transcript, layout, karaoke):
     for number, *cue in blocks("".join(render(transcript, "srt", usable(layout, transcript)))):
         assert all(line.strip() for line in (number, *cue))
         assert parse_cue(cue)[2]
@@ -301,28 +295,26 @@ def test_no_layout_loses_text_whatever_the_times(transcript: Transcript, layout:
     recording=hostile_texts,
     name=st.sampled_from([*FORMATS]),
 )
-def test_no_text_and_no_file_name_brings_control_characters_into_a_file(
-    transcript: Transcript, layout: Layout, recording: str, name: str
-) -> None:
+def test_no_text_and_no_file_name_brings_control_characters_into_a_file(transcript, layout, recording, name):
     content = "".join(render(transcript, name, usable(layout, transcript), recording_link(recording)))
     assert {char for char in content if category(char) in ("Cc", "Cs")} <= {"\n", "\t"}
 
 
-def name_shown(speakers: tuple[str, ...]) -> str:
+def name_shown(speakers):
     """Return the name that subtitles show: on one line, what cannot be seen escaped."""
     return printable(" ".join(speakers[0].split())) if speakers else ""
 
 
 @given(transcript=diarized, layout=layouts())
-def test_no_cue_has_words_of_two_speakers(transcript: Transcript, layout: Layout) -> None:
+def test_no_cue_has_words_of_two_speakers(transcript, layout):
     layout = usable(replace(layout, highlight_words=False, karaoke=False), transcript)
-    spoken: list[tuple[str, str]] = []
+    spoken = []
     for segment in with_text(transcript):
         words = layout.needs_words and any(word.text.strip() for word in segment.words)
         parts = [(w.text, w.speakers or segment.speakers) for w in segment.words] if words else []
         for text, who in parts or [(segment.text, segment.speakers)]:
             spoken += [(letter, name_shown(who)) for letter in letters(text)]
-    written: list[tuple[str, str]] = []
+    written = []
     for _, _, name, text in parse_vtt("".join(render(transcript, "vtt", layout))):
         written += [(letter, name) for letter in letters(text)]
     assert sorted(written) == sorted(spoken)

@@ -1,17 +1,13 @@
 """Tests of the html format: the page contains the json format, and no text becomes markup."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import re
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
@@ -19,7 +15,7 @@ import transcripts
 from harken.errors import AudioError
 from harken.files import write_atomic
 from harken.formats import Layout, RecordingLink, from_json, render
-from harken.results import Attempt, DroppedSegment, Transcript
+from harken.results import Attempt, DroppedSegment
 from html_pages import Parsed
 from transcripts import segment, spoken
 
@@ -32,7 +28,7 @@ HOSTILE = [
 ]
 
 
-def transcript(*texts: str) -> Transcript:
+def transcript(*texts):
     usual = {"temperature": 0.0, "avg_logprob": -2.0, "compression_ratio": 1.0, "no_speech_prob": 0.5}
     return transcripts.transcript(
         *(spoken((0.0, 1.0, text), language="de", attempts=(Attempt(**usual, reason=text),)) for text in texts),
@@ -41,16 +37,16 @@ def transcript(*texts: str) -> Transcript:
     )
 
 
-def page(transcript: Transcript, recording: RecordingLink | None = None) -> Parsed:
+def page(transcript, recording=None):
     return Parsed("".join(render(transcript, "html", recording=recording)))
 
 
-def beside(name: str) -> RecordingLink:
+def beside(name):
     return RecordingLink(path=Path(name), transcript_folder=Path())
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_is_data_and_adds_no_elements(text: str) -> None:
+def test_hostile_text_is_data_and_adds_no_elements(text):
     given = transcript(text, "and on")
     harmless, hostile = page(transcript("hello")), page(given, beside("talk.mp3"))
     assert len(hostile.named("script")) == len(harmless.named("script")) == 2
@@ -80,9 +76,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("recording", "source", "title"), NAMES, ids=["hostile", "elsewhere", "no UTF-8"])
-def test_file_name_is_escaped_in_the_title_and_in_a_link_that_is_relative(
-    recording: RecordingLink, source: str, title: str
-) -> None:
+def test_file_name_is_escaped_in_the_title_and_in_a_link_that_is_relative(recording, source, title):
     content = "".join(render(transcript("hello"), "html", recording=recording))
     parsed = Parsed(content.encode().decode())
     assert len(parsed.named("script")) == 2
@@ -90,7 +84,7 @@ def test_file_name_is_escaped_in_the_title_and_in_a_link_that_is_relative(
     assert parsed.named("audio")[0]["src"] == source
 
 
-def test_security_policy_allows_only_the_script_of_the_page() -> None:
+def test_security_policy_allows_only_the_script_of_the_page():
     parsed = page(transcript("hello"))
     policy = next(meta["content"] for meta in parsed.named("meta") if "http-equiv" in meta)
     assert policy is not None
@@ -101,13 +95,13 @@ def test_security_policy_allows_only_the_script_of_the_page() -> None:
         assert rules[rule] == f"'sha256-{digest}'"
 
 
-def test_page_links_only_to_the_recording() -> None:
+def test_page_links_only_to_the_recording():
     content = "".join(render(transcript("hello"), "html", recording=beside("talk.mp3")))
     assert re.findall(r'(?:src|href)="([^"]*)"', content) == ["talk.mp3"]
     assert not [word for word in ("http:", "https:", "innerHTML") if word in content]
 
 
-def embedded(recording: Path) -> Iterator[str]:
+def embedded(recording):
     link = RecordingLink(path=recording, transcript_folder=recording.parent)
     return render(transcript("hello"), "html", Layout(embed_audio=True), link)
 
@@ -116,7 +110,7 @@ def embedded(recording: Path) -> Iterator[str]:
     ("name", "size"),
     [("talk.mp3", 256), ("talk.of-no-kind", 0), *(("talk.mp3", 2_000_000 + extra) for extra in range(4))],
 )
-def test_recording_is_embedded_in_pieces(tmp_path: Path, name: str, size: int) -> None:
+def test_recording_is_embedded_in_pieces(tmp_path, name, size):
     content = random.Random(0).randbytes(size)
     (tmp_path / name).write_bytes(content)
     chunks = [*embedded(tmp_path / name)]
@@ -129,13 +123,11 @@ def test_recording_is_embedded_in_pieces(tmp_path: Path, name: str, size: int) -
 
 
 @pytest.mark.parametrize("change", [lambda file: file.truncate(10), lambda file: file.write(b"more")])
-def test_recording_that_changes_while_it_is_embedded_leaves_no_page(
-    tmp_path: Path, change: Callable[[BinaryIO], object]
-) -> None:
+def test_recording_that_changes_while_it_is_embedded_leaves_no_page(tmp_path, change):
     talk, target = tmp_path / "talk.wav", tmp_path / "talk.html"
     talk.write_bytes(bytes(2_000_000))
 
-    def chunks() -> Iterator[str]:
+    def chunks():
         for number, chunk in enumerate(embedded(talk)):
             if number == 3:
                 with talk.open("r+b") as file:
@@ -151,7 +143,7 @@ def test_recording_that_changes_while_it_is_embedded_leaves_no_page(
         write_atomic(target, chunks())
 
 
-def test_controls_have_accessible_names() -> None:
+def test_controls_have_accessible_names():
     parsed = page(transcript("hello"))
     (search,) = (field for field in parsed.named("input") if field["type"] == "search")
     assert search["aria-label"]
@@ -159,7 +151,7 @@ def test_controls_have_accessible_names() -> None:
     assert parsed.named("html") == [{"lang": "en"}]
 
 
-def test_every_element_that_the_script_uses_exists() -> None:
+def test_every_element_that_the_script_uses_exists():
     parsed = page(transcript("hello"), beside("talk.mp3"))
     existing = {attributes["id"] for _, attributes in parsed.elements if "id" in attributes}
     used = set(re.findall(r'\$\("([\w-]+)"\)', parsed.texts["script"][1]))

@@ -1,12 +1,9 @@
 """Tests of layouts with word times: line breaks, cues, highlighting and karaoke."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
-from typing import Any
 from unicodedata import category
 
 import pytest
@@ -14,31 +11,28 @@ import pytest
 from harken.errors import OptionError
 from harken.formats import Layout, make_writer, render
 from harken.formats.base import columns
-from harken.formats.cue_check import BrokenRule, check_cues, parse_cues
+from harken.formats.cue_check import check_cues, parse_cues
 from harken.formats.cues import Cue
-from harken.results import Segment
 from transcripts import parse_srt, spoken, transcript
 
-Spans = list[tuple[float, float, str]]
-
-AND_SO: Spans = [
+AND_SO = [
     (0.0, 0.42, " And"), (0.42, 0.9, " so,"), (1.3, 1.5, " my"), (1.5, 2.0, " fellow"), (2.0, 2.6, " Americans,"),
 ]  # fmt: skip
-ASK_NOT: Spans = [
+ASK_NOT = [
     (2.9, 3.1, " ask"), (3.1, 3.5, " not"), (7.2, 7.5, " what"), (7.5, 7.9, " your"), (7.9, 8.4, " country"),
 ]  # fmt: skip
 
 
-def written(name: str, *segments: Segment, **layout: Any) -> str:
+def written(name, *segments, **layout):
     return "".join(render(transcript(*segments), name, Layout(**layout)))
 
 
-def cues(*segments: Segment, **layout: Any) -> list[tuple[int, int, str]]:
+def cues(*segments, **layout):
     """Return start and end in milliseconds, and text, of the cues in the format srt."""
     return [*parse_srt(written("srt", *segments, **layout))]
 
 
-def broken_rules(content: str, **layout: Any) -> list[BrokenRule]:
+def broken_rules(content, **layout):
     return [*check_cues([*parse_cues(content)], Layout(**layout))]
 
 
@@ -49,14 +43,14 @@ HIGHLIGHTED = [
 ]  # fmt: skip
 
 
-def test_highlighted_words_equal_those_of_openai_whisper() -> None:
+def test_highlighted_words_equal_those_of_openai_whisper():
     assert cues(spoken(*AND_SO), highlight_words=True) == HIGHLIGHTED
     shown = cues(spoken(*AND_SO), highlight_words=True, max_words_per_line=3)
     assert [(end, text) for _, end, text in shown][-1] == (2600, "my fellow <u>Americans,</u>")
     assert all(end <= start for (_, end, _), (start, _, _) in pairwise(shown))
 
 
-def said(text: str, *, letters_s: float = 14.0, start_s: float = 0.0) -> Spans:
+def said(text, *, letters_s=14.0, start_s=0.0):
     """Return words that are said at a speed, with half a second after each sentence."""
     spans = []
     for word in re.findall(r" ?\S[^ 漢]*", text):
@@ -74,7 +68,7 @@ TALE = said(
 )
 
 
-def test_cues_end_with_sentences_and_clauses_and_have_two_lines_of_about_the_same_width() -> None:
+def test_cues_end_with_sentences_and_clauses_and_have_two_lines_of_about_the_same_width():
     assert [text for _, _, text in cues(spoken(*TALE), subtitle_style="plain")] == [
         "It was the best of times,\nit was the worst of times,",
         "it was the age of wisdom,\nit was the age of foolishness. Why?",
@@ -97,9 +91,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("speakers", [(), ("Anna",)])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_cues_of_unhurried_speech_break_no_rule_however_it_is_cut_into_segments(
-    layout: dict[str, Any], speakers: tuple[str, ...]
-) -> None:
+def test_cues_of_unhurried_speech_break_no_rule_however_it_is_cut_into_segments(layout, speakers):
     whole = written("srt", spoken(*TALE, speakers=speakers), **layout)
     unavoidable = {"max_reading_speed", "min_cue_s"} if speakers else set()  # a label is read, and not spoken
     assert {each.rule for each in broken_rules(whole, **layout)} <= unavoidable
@@ -115,7 +107,7 @@ def test_cues_of_unhurried_speech_break_no_rule_however_it_is_cut_into_segments(
         assert end >= min(1000 * shown[-1][1], 1000 * left[0][0] - gap_ms if left else inf) - 1
 
 
-def test_cues_are_cut_in_pauses_and_hold_none_of_more_than_two_seconds() -> None:
+def test_cues_are_cut_in_pauses_and_hold_none_of_more_than_two_seconds():
     assert len(cues(spoken((0.0, 0.5, " Yes"), (2.5, 3.0, " sir.")), subtitle_style="plain")) == 1
     assert len(cues(spoken((0.0, 0.5, " Yes"), (2.51, 3.0, " sir.")), subtitle_style="plain")) == 2
     assert len(cues(spoken(*said(" Really? Certainly. Perhaps.")), subtitle_style="plain")) == 3
@@ -127,7 +119,7 @@ def test_cues_are_cut_in_pauses_and_hold_none_of_more_than_two_seconds() -> None
     ]
 
 
-def test_wide_characters_count_as_such() -> None:
+def test_wide_characters_count_as_such():
     chinese = said("漢" * 60, letters_s=12)
     found = cues(spoken(*chinese), subtitle_style="plain")
     assert max(len(line) for _, _, text in found for line in text.split("\n")) <= 16
@@ -146,7 +138,7 @@ def test_wide_characters_count_as_such() -> None:
     ],
     ids=["French", "Chinese", "Thai", "Japanese", "Burmese"],
 )
-def test_no_line_begins_with_a_mark_that_closes_nor_ends_with_one_that_opens(words: str, width: int) -> None:
+def test_no_line_begins_with_a_mark_that_closes_nor_ends_with_one_that_opens(words, width):
     spans = [(0.3 * i, 0.3 * i + 0.3, word) for i, word in enumerate(words.replace(" | ", "| ").split("|"))]
     found = cues(spoken(*spans), max_line_width=width)
     lines = [line for _, _, text in found for line in text.split("\n")]
@@ -160,13 +152,13 @@ def test_no_line_begins_with_a_mark_that_closes_nor_ends_with_one_that_opens(wor
     ] == []
 
 
-def test_gaps_leave_the_cue_of_every_short_word_half_of_its_time() -> None:
+def test_gaps_leave_the_cue_of_every_short_word_half_of_its_time():
     short = said(" It was I", letters_s=50)
     found = cues(spoken(*short), max_words_per_line=1)
     assert [(start, end) for start, end, _ in found] == [(0, 30), (60, 100), (140, 970)]
 
 
-def test_who_speak_at_once_have_cues_at_once_in_order_of_their_start() -> None:
+def test_who_speak_at_once_have_cues_at_once_in_order_of_their_start():
     first = said(" I believe that this nation should commit itself to achieving the goal before")
     rest = said(" this decade is out.", start_s=first[-1][1])
     segments = [
@@ -184,14 +176,14 @@ def test_who_speak_at_once_have_cues_at_once_in_order_of_their_start() -> None:
         assert broken_rules(written(name, *segments, subtitle_style="plain"), subtitle_style="plain") == []
 
 
-def test_a_cue_ends_before_the_next_speaker_and_before_a_segment_without_words() -> None:
+def test_a_cue_ends_before_the_next_speaker_and_before_a_segment_without_words():
     yes, no = spoken((0.0, 0.3, " Yes."), speakers=("A",)), spoken((0.4, 2.0, " No, sir."), speakers=("B",))
     for following in (no, replace(no, words=())):
         assert cues(yes, following, subtitle_style="plain")[0] == (0, 317, "A: Yes.")
 
 
 GAP = " s before the next; allowed are 0.083 s and more"
-BROKEN: dict[tuple[tuple[Any, ...], ...], str] = {
+BROKEN = {
     ((1, 1.828, "Yes."),): "1 shown for 0.83 s; allowed are 0.83 s and more",
     ((1, 1.829, "Yes"),): "",  # as times are rounded
     ((1, 8.002, "Yes."), (8.084, 9.5, "No.")): "1 shown for 7.00 s; allowed are up to 7 s",
@@ -216,14 +208,14 @@ BROKEN: dict[tuple[tuple[Any, ...], ...], str] = {
 
 
 @pytest.mark.parametrize("spans", BROKEN, ids=range(len(BROKEN)))
-def test_a_broken_rule_is_told(spans: tuple[tuple[Any, ...], ...]) -> None:
+def test_a_broken_rule_is_told(spans):
     found = [Cue(start_s=at, end_s=to, text=text, speaker="".join(who)) for at, to, text, *who in spans]
     broken = check_cues(found, Layout(max_words_per_line=19))
     assert " | ".join(f"{each.number} {each}" for each in broken) == BROKEN[spans]
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_cues_of_any_program_are_read_without_markup(line_end: str) -> None:
+def test_cues_of_any_program_are_read_without_markup(line_end):
     content = (
         "\n1\n00:01.500 --> 00:02.000 align:start\n \n<v.loud Anna B>Hello &amp;\n<00:01.750><c>hello.</c> \n \n"
         "NOTE none\n\nintro\n01:02:03,004  -->  01:02:04,500\n{\\an8}Bob: Yes.\n<i> </i>\n\n00:05.000 --> 00:06.000"
@@ -234,7 +226,7 @@ def test_cues_of_any_program_are_read_without_markup(line_end: str) -> None:
     ]
 
 
-def test_segment_without_words_is_one_cue_and_ends_the_cue_before() -> None:
+def test_segment_without_words_is_one_cue_and_ends_the_cue_before():
     without_words = spoken(*ASK_NOT, words=(), text=" ask\nnot")
     found = cues(spoken(*AND_SO), without_words, subtitle_style="plain")
     assert found == [(0, 2600, "And so, my fellow Americans,"), (2900, 8400, "ask\nnot")]
@@ -245,7 +237,7 @@ def test_segment_without_words_is_one_cue_and_ends_the_cue_before() -> None:
 @pytest.mark.parametrize(
     "layout", [{"subtitle_style": "bbc"}, {"max_line_width": 42}, {"min_gap_s": 0.0}, {"karaoke": True}]
 )
-def test_layout_of_words_is_refused_for_a_transcript_without_any(layout: dict[str, Any]) -> None:
+def test_layout_of_words_is_refused_for_a_transcript_without_any(layout):
     without_words = spoken(*ASK_NOT, words=())
     ((name, value),) = layout.items()
     for form in ("srt", "vtt", "ass", "lrc"):
@@ -257,23 +249,23 @@ def test_layout_of_words_is_refused_for_a_transcript_without_any(layout: dict[st
     assert "ask" in written("txt", without_words, **layout)
 
 
-def test_vtt_karaoke_has_a_time_before_each_word_that_increases_within_the_cue() -> None:
+def test_vtt_karaoke_has_a_time_before_each_word_that_increases_within_the_cue():
     assert written("vtt", spoken(*AND_SO), karaoke=True) == (
         "WEBVTT\n\n00:00:00.000 --> 00:00:02.600\n<c>And</c> <00:00:00.420><c>so,</c> <00:00:01.300><c>my</c> "
         "<00:00:01.500><c>fellow</c> <00:00:02.000><c>Americans,</c>\n\n"
     )
-    still: Spans = [(1.0, 1.0, " a"), (1.0, 1.5, " b"), (1.5, 1.5, " c"), (2.0, 2.0, " d")]
+    still = [(1.0, 1.0, " a"), (1.0, 1.5, " b"), (1.5, 1.5, " c"), (2.0, 2.0, " d")]
     assert "<c>a</c> <c>b</c> <00:00:01.500><c>c</c> <c>d</c>" in written("vtt", spoken(*still), karaoke=True)
 
 
-def test_lrc_karaoke_has_a_time_before_each_word() -> None:
+def test_lrc_karaoke_has_a_time_before_each_word():
     assert written("lrc", spoken(*AND_SO), karaoke=True, max_words_per_line=3) == (
         "[00:00.00]<00:00.00>And <00:00.42>so,<00:00.90>\n"
         "[00:01.30]<00:01.30>my <00:01.50>fellow <00:02.00>Americans,<00:02.60>\n"
     )
 
 
-def test_lrc_joins_lines_and_has_no_tags_of_the_text() -> None:
+def test_lrc_joins_lines_and_has_no_tags_of_the_text():
     assert written("lrc", spoken((1.0, 2.0, " [00:05.00] la"))) == "[00:01.00] [00:05.00] la\n"
     odd = written("lrc", spoken((0.0, 1.0, " <00:05.00>la")), karaoke=True)
     assert odd == "[00:00.00]<00:00.00>< 00:05.00>la<00:01.00>\n"
@@ -283,11 +275,11 @@ def test_lrc_joins_lines_and_has_no_tags_of_the_text() -> None:
     assert written("lrc", japanese, max_line_width=6) == "[00:00.00]円高ショックを和らげ\n"
 
 
-def events(content: str) -> list[str]:
+def events(content):
     return [line for line in content.splitlines() if line.startswith("Dialogue: ")]
 
 
-def test_ass_header_and_events_are_written() -> None:
+def test_ass_header_and_events_are_written():
     content = written("ass", spoken(*AND_SO), spoken(*ASK_NOT), max_line_width=12)
     assert content.startswith("[Script Info]\nScriptType: v4.00+\n")
     assert events(content) == [
@@ -304,19 +296,19 @@ def test_ass_header_and_events_are_written() -> None:
     assert len(style) == len(names)
 
 
-def test_ass_karaoke_covers_the_whole_cue() -> None:
+def test_ass_karaoke_covers_the_whole_cue():
     (event,) = events(written("ass", spoken(*AND_SO), karaoke=True))
     assert event.endswith(r",,{\k42}And {\k48}so, {\k40}{\k20}my {\k50}fellow {\k60}Americans,")
 
 
-def test_ass_markup_in_text_is_escaped() -> None:
+def test_ass_markup_in_text_is_escaped():
     tricky = spoken((3600.0, 3661.5, r" {\b1}C:\new"))
     assert events(written("ass", tricky)) == [
         "Dialogue: 0,1:00:00.00,1:01:01.50,Default,,0,0,0,,\\{\\\u2060b1\\}C:\\\u2060new"
     ]
 
 
-def test_options_that_exclude_each_other_are_refused() -> None:
+def test_options_that_exclude_each_other_are_refused():
     with pytest.raises(OptionError, match="karaoke=True: allowed is False together with highlight_words=True"):
         Layout(karaoke=True, highlight_words=True)
     with pytest.raises(OptionError, match=r"^min_cue_s=0.83: allowed is at most max_cue_s, 0.5$"):

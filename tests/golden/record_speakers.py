@@ -36,7 +36,7 @@ _FRAMEWORK = (
 def network_module(package: Path) -> ModuleType:
     """Load the network's two files without the framework around them."""
     sys.modules.update({name: MagicMock() for name in _FRAMEWORK})
-    sys.modules["modelscope.models"].TorchModel = torch.nn.Module  # type: ignore[attr-defined]
+    sys.modules["modelscope.models"].TorchModel = torch.nn.Module
     for name in ("DTDNN_layers", "DTDNN"):
         spec = importlib.util.spec_from_file_location(
             f"{_PACKAGE}.{name}", package / "models" / "audio" / "sv" / f"{name}.py"

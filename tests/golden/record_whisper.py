@@ -31,15 +31,7 @@ import numpy as np
 import torch
 import whisper
 from goldens import sha256, write_arrays, write_json
-from test_decoding_golden import (
-    BEAM_EOT,
-    BEAM_LIMIT,
-    BEAM_SEEDS,
-    BEAMS,
-    FILTERS,
-    beam_logits,
-    filter_logits,
-)
+from test_decoding_golden import BEAM_LIMIT, BEAM_SEEDS, BEAMS, FILTERS, beam_logits, filter_logits
 from test_windows_golden import CASES as WINDOWS
 from test_windows_golden import LANGUAGE_CASES, RANDOM, first_window, make_weights
 from test_windows_golden import Case as WindowCase
@@ -56,6 +48,7 @@ from whisper.decoding import (
 from whisper.model import ModelDimensions, Whisper
 from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE, Tokenizer, get_tokenizer
 
+from fakes.backends import EOT
 from harken.checkpoints import open_checkpoint
 from harken.text import Tokenizer as HarkenTokenizer
 from harken.text.vocabulary import END_OF_TEXT, bytes_to_unicode
@@ -223,13 +216,13 @@ def record_decoding() -> None:
     write_json("decoding", json.dumps(recorded, separators=(",", ":")).replace("},{", "},\n{"))
 
 
-def walk(seed: int, steps: int = 9) -> dict[str, object]:
+def walk(seed: int) -> dict[str, object]:
     """Sample a legal sequence, and note at each step which ids the filters leave, as half-open ranges."""
     filters = make_filters(**FILTERS[seed % len(FILTERS)])
     rng = np.random.default_rng(seed)
     prefix: list[int] = []
     allowed = []
-    for step in range(steps):
+    for step in range(9):
         logits = torch.tensor(filter_logits(seed, step))[None]
         for logit_filter in filters:
             logit_filter.apply(logits, torch.tensor([prefix], dtype=torch.long))
@@ -267,7 +260,7 @@ def ranges(ids: np.ndarray) -> list[list[int]]:
 def search(width: int, patience: float, seed: int) -> dict[str, object]:
     """Run the reference's beam search over the scripted model."""
     inference = SimpleNamespace(rearrange_kv_cache=lambda sources: None)
-    decoder = BeamSearchDecoder(width, BEAM_EOT, inference, patience)
+    decoder = BeamSearchDecoder(width, EOT, inference, patience)
     decoder.reset()
     # The reference needs a token to start from; it is not part of the prefix.
     tokens, sums = torch.zeros((width, 1), dtype=torch.long), torch.zeros(width)
@@ -278,7 +271,7 @@ def search(width: int, patience: float, seed: int) -> dict[str, object]:
             break
     (sequences,), (totals,) = decoder.finalize(tokens[None], sums[None])
     texts = [sequence.tolist()[1:] for sequence in sequences]
-    texts = [text[: text.index(BEAM_EOT)] for text in texts]
+    texts = [text[: text.index(EOT)] for text in texts]
     best = {
         str(penalty): int(MaximumLikelihoodRanker(penalty).rank([texts], [totals])[0])
         for penalty in (None, 0.6)

@@ -1,15 +1,13 @@
 """Logit rules and beam search against those of openai-whisper (see record_whisper.py)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from goldens import read_json
 
-from fakes.backends import FakeSession
+from fakes.backends import EOT, FakeSession
+from fakes.drafts import unrestricted_rules
 from harken.backends.host_logits import HostLogits
-from harken.contract import Floats
-from harken.decoding import Beam, LogitRules, make_logit_rules
+from harken.decoding import Beam, make_logit_rules
 from harken.decoding.beam import beam_search
 from harken.decoding.generate import Row, WindowEnd
 from tiny_models import TOKENIZER
@@ -24,11 +22,10 @@ FILTERS = (
 
 BEAMS = ((1, 2.0), (2, 4.0), (5, 1.0), (3, 2.0), (4, 0.5), (5, 1.5))
 BEAM_SEEDS = 6
-BEAM_EOT = 7
 BEAM_LIMIT = 8
 
 
-def filter_logits(seed: int, step: int) -> Floats:
+def filter_logits(seed, step):
     """Draw logits over the tiny vocabulary; in about half of them the timestamps together outweigh the text."""
     rng = np.random.default_rng((seed, step))
     logits = 8 * rng.random(TOKENIZER.n_vocab, np.float32)
@@ -36,15 +33,15 @@ def filter_logits(seed: int, step: int) -> Floats:
     return logits
 
 
-def beam_logits(seed: int, prefix: tuple[int, ...]) -> Floats:
+def beam_logits(seed, prefix):
     """Draw logits over eight ids after a prefix, the last of them the end of text; no text is empty."""
-    logits = 5 * np.random.default_rng((seed, *prefix)).random(BEAM_EOT + 1, np.float32)
-    logits[BEAM_EOT] -= 0 if prefix else np.inf
+    logits = 5 * np.random.default_rng((seed, *prefix)).random(EOT + 1, np.float32)
+    logits[EOT] -= 0 if prefix else np.inf
     return logits
 
 
 @pytest.mark.parametrize("case", GOLDEN["filters"], ids=lambda case: case["seed"])
-def test_rules_allow_the_tokens_that_the_filters_of_whisper_allow(case: dict) -> None:
+def test_rules_allow_the_tokens_that_the_filters_of_whisper_allow(case):
     rules = rules_of(**FILTERS[case["seed"] % len(FILTERS)])
     for step, allowed in enumerate(case["allowed"]):
         logits = HostLogits(filter_logits(case["seed"], step)[None])
@@ -54,19 +51,11 @@ def test_rules_allow_the_tokens_that_the_filters_of_whisper_allow(case: dict) ->
 
 
 @pytest.mark.parametrize("case", GOLDEN["beams"], ids=lambda case: "{width}-{patience}-{seed}".format(**case))
-def test_beam_search_finds_the_hypotheses_of_whisper(case: dict) -> None:
+def test_beam_search_finds_the_hypotheses_of_whisper(case):
     session = FakeSession(lambda _, prefix: beam_logits(case["seed"], prefix), [0])
-    rules = LogitRules(
-        eot=BEAM_EOT,
-        timestamp_begin=BEAM_EOT + 1,
-        suppressed=np.array([], np.int64),
-        first_banned=(),
-        timestamps=False,
-        max_initial_timestamp=None,
-    )
     beam = Beam(width=case["width"], patience=case["patience"])
-    row = Row((), BEAM_LIMIT, WindowEnd(BEAM_EOT))
-    (found,), _ = beam_search(session, session.logits, rules, beam, [row], lambda step: None)
+    row = Row((), BEAM_LIMIT, WindowEnd(EOT))
+    (found,), _ = beam_search(session, session.logits, unrestricted_rules(), beam, [row], lambda step: None)
     assert sorted(hypothesis.tokens for hypothesis in found) == sorted(map(tuple, case["texts"]))
     totals = {tuple(text): total for text, total in zip(case["texts"], case["totals"], strict=True)}
     for hypothesis in found:
@@ -77,7 +66,7 @@ def test_beam_search_finds_the_hypotheses_of_whisper(case: dict) -> None:
         assert best.tokens == tuple(case["texts"][index])
 
 
-def rules_of(*, suppress_blank: bool, timestamps: bool, last_initial: int | None) -> LogitRules:
+def rules_of(*, suppress_blank, timestamps, last_initial):
     return make_logit_rules(
         TOKENIZER,
         timestamps=timestamps,

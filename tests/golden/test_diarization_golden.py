@@ -1,9 +1,7 @@
 """Scores of diarization, compared with those of pyannote.metrics and meeteval (see `record_diarization.py`)."""
 
-from __future__ import annotations
-
 import pytest
-from diarization_inputs import CASES, COLLARS_S, Turn, draw_case, draw_texts
+from diarization_inputs import CASES, COLLARS_S, draw_case, draw_texts
 from goldens import read_json
 
 from harken.evaluation.speakers import count_cp_word_errors, count_diarization_errors, jaccard_errors
@@ -12,12 +10,12 @@ from harken.results import SpeakerTurn
 GOLDEN = read_json("diarization")
 
 
-def as_turns(turns: list[Turn]) -> list[SpeakerTurn]:
+def as_turns(turns):
     return [SpeakerTurn(start_s=start, end_s=end, speaker=speaker) for start, end, speaker in turns]
 
 
 @pytest.mark.parametrize("seed", range(CASES))
-def test_errors_are_those_of_pyannote_and_meeteval(seed: int) -> None:
+def test_errors_are_those_of_pyannote_and_meeteval(seed):
     golden, (reference, hypothesis) = GOLDEN["turns"][seed], map(as_turns, draw_case(seed))
     for scoring, collar_s in COLLARS_S.items():
         errors = count_diarization_errors(reference, hypothesis, collar_s=collar_s)

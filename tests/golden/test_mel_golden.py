@@ -1,7 +1,5 @@
 """Log-mel compared with that of openai-whisper, as recorded by record_whisper.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from goldens import read_arrays, sha256

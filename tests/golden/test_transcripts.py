@@ -1,15 +1,10 @@
 """Whole transcriptions against those of openai-whisper (see record_whisper.py)."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from goldens import read_json
 from transcript_inputs import AS_REFERENCE, CASES, digest, need, samples
 
-from harken.results import Transcript, Word
 from real_models import larger_recognizer, recognizer, words
 
 GOLDEN = read_json("transcripts")
@@ -23,7 +18,7 @@ BY_DAY = {
 pytestmark = pytest.mark.real
 
 
-def transcribe(name: str, precision: str = "fp32") -> Transcript:
+def transcribe(name, precision="fp32"):
     case = CASES[name]
     need(case.recording)
     model = recognizer(precision) if case.model == "tiny.en" else larger_recognizer(case.model)
@@ -31,7 +26,7 @@ def transcribe(name: str, precision: str = "fp32") -> Transcript:
 
 
 @pytest.mark.parametrize("recording", GOLDEN["sha256_of_files"])
-def test_recordings_are_those_of_the_reference(recording: str) -> None:
+def test_recordings_are_those_of_the_reference(recording):
     need(recording)
     assert digest(recording) == GOLDEN["sha256_of_files"][recording]
 
@@ -39,7 +34,7 @@ def test_recordings_are_those_of_the_reference(recording: str) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name not in BY_DAY)) for name in CASES]
 )
-def test_float32_gives_the_tokens_times_and_probabilities_of_the_reference(name: str) -> None:
+def test_float32_gives_the_tokens_times_and_probabilities_of_the_reference(name):
     transcript, golden = transcribe(name), GOLDEN["transcripts"][name]
     segments, expected = list(transcript.segments), golden["segments"]
     if CASES[name].options.get("word_timestamps"):
@@ -63,7 +58,7 @@ def test_float32_gives_the_tokens_times_and_probabilities_of_the_reference(name:
             assert getattr(segment, name) == pytest.approx(recorded[name], abs=1e-3)
 
 
-def assert_words(actual: Sequence[Word], expected: Sequence[tuple[float, float, str, float]]) -> None:
+def assert_words(actual, expected):
     """Compare words one by one: texts, probabilities, and in the middle of the differences their times."""
     assert [word.text for word in actual] == [text for _, _, text, _ in expected]
     for word, (_, _, text, probability) in zip(actual, expected, strict=True):
@@ -73,11 +68,11 @@ def assert_words(actual: Sequence[Word], expected: Sequence[tuple[float, float, 
 
 
 @pytest.mark.parametrize("name", ["jfk", "jfk, beam"])
-def test_int8_gives_the_words_of_the_reference(name: str) -> None:
+def test_int8_gives_the_words_of_the_reference(name):
     """Not its times and stops: it prefers one timestamp by 0.004 of log-probability, which int8 does not."""
     expected = "".join(recorded["text"] for recorded in GOLDEN["transcripts"][name]["segments"])
     assert words(transcribe(name, "int8").text) == words(expected)
 
 
-def test_every_case_is_recorded() -> None:
+def test_every_case_is_recorded():
     assert GOLDEN["transcripts"].keys() == CASES.keys()

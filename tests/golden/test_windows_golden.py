@@ -5,12 +5,8 @@ of 51866, and a distilled model, with fewer layers in the decoder than in the en
 recording. Of the published multilingual tiny only languages are here; `transcript_inputs.py` has its texts.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +16,6 @@ from transcript_inputs import files, need
 import harken
 from checkpoint_files import random_weights, write_huggingface, write_openai
 from harken.audio import load_audio, log_mel
-from harken.contract import Features, Floats
 from harken.decoding import Beam, Greedy, Window, decode, make_logit_rules, make_prompt
 from harken.text import Tokenizer
 from harken.transcribe.language_id import language_probabilities
@@ -65,7 +60,7 @@ LANGUAGE_CASES = [*((model, "jfk") for model in RANDOM), *(("tiny", recording) f
 """Models and recordings whose language is detected."""
 
 
-def make_weights(model: str) -> dict[str, Floats]:
+def make_weights(model):
     """Draw weights with peaked distributions, whose end of text becomes likelier with every position."""
     dims = RANDOM[model]
     weights = {name: values.astype(np.float32) for name, values in random_weights(dims, 3).items()}
@@ -80,7 +75,7 @@ def make_weights(model: str) -> dict[str, Floats]:
     return weights
 
 
-def first_window(recording: str) -> Floats:
+def first_window(recording):
     """Load the first 30 s, with digital silence behind the end."""
     samples = load_audio(files(recording)[0])[:WINDOW_SAMPLES]
     return np.pad(samples, (0, WINDOW_SAMPLES - len(samples)))
@@ -89,36 +84,35 @@ def first_window(recording: str) -> Floats:
 GOLDEN = read_json("windows")
 DEFAULT = "auto"
 """The engine that users have without choosing one."""
-Load = Callable[[str, str], tuple[harken.Recognizer, Features]]
 
 
 @pytest.fixture(scope="module")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
+def load(tmp_path_factory):
     """Load a model with random weights, from a file, in a backend in float32, and encode the example recording."""
     folder = tmp_path_factory.mktemp("windows")
 
     @cache
-    def written(model: str) -> Path:
+    def written(model):
         dims, weights = RANDOM[model], make_weights(model)
         if model == "large-v3":
             return write_huggingface(folder / model, dims, weights)
         return write_openai(folder / f"{model}.pt", dims, weights)
 
     @cache
-    def build(model: str, engine: str) -> tuple[harken.Recognizer, Features]:
+    def build(model, engine):
         recognizer = harken.load(written(model), backend=engine, precision="fp32", cache=folder)
         return recognizer, encode(recognizer, "jfk")
 
     return build
 
 
-def encode(recognizer: harken.Recognizer, recording: str) -> Features:
+def encode(recognizer, recording):
     return recognizer.backend.encode(log_mel(first_window(recording), recognizer.dims.n_mels)[None])
 
 
 @pytest.mark.parametrize("engine", [DEFAULT, "onnx", "numpy"])
 @pytest.mark.parametrize("model", RANDOM)
-def test_features_and_logits_equal_those_of_whisper(load: Load, model: str, engine: str) -> None:
+def test_features_and_logits_equal_those_of_whisper(load, model, engine):
     (recognizer, features), expected = load(model, engine), GOLDEN["computed"][model]
     backend, tokens = recognizer.backend, expected["tokens"]
     output = backend.encoder_output(features)
@@ -129,7 +123,7 @@ def test_features_and_logits_equal_those_of_whisper(load: Load, model: str, engi
     assert logits.values.argmax(axis=1).tolist() == expected["best"]
 
 
-def marks(model: str, recording: str) -> list[pytest.MarkDecorator]:
+def marks(model, recording):
     """Mark what needs published weights, and recordings of which others have the like."""
     nightly = [pytest.mark.nightly] * (recording not in ("german", "chinese"))
     return [] if model in RANDOM else [pytest.mark.real, *nightly]
@@ -139,9 +133,7 @@ def marks(model: str, recording: str) -> list[pytest.MarkDecorator]:
     ("model", "recording", "expected"),
     [pytest.param(*case, marks=marks(*case[:2]), id=f"{case[0]}, {case[1]}") for case in GOLDEN["languages"]],
 )
-def test_language_probabilities_equal_those_of_whisper(
-    load: Load, model: str, recording: str, expected: dict[str, float]
-) -> None:
+def test_language_probabilities_equal_those_of_whisper(load, model, recording, expected):
     need(recording)
     recognizer = load(model, DEFAULT)[0] if model in RANDOM else larger_recognizer(model)
     features = encode(recognizer, recording)
@@ -153,7 +145,7 @@ def test_language_probabilities_equal_those_of_whisper(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_window_is_decoded_to_the_tokens_of_whisper(load: Load, name: str) -> None:
+def test_window_is_decoded_to_the_tokens_of_whisper(load, name):
     case, expected = CASES[name], GOLDEN["decoded"][name]
     recognizer, features = load(case.model, DEFAULT)
     tokenizer = recognizer.tokenizer
@@ -181,6 +173,6 @@ def test_window_is_decoded_to_the_tokens_of_whisper(load: Load, name: str) -> No
         assert decoded.no_speech_prob == pytest.approx(expected["no_speech_prob"], rel=2e-3)
 
 
-def test_every_case_is_recorded() -> None:
+def test_every_case_is_recorded():
     assert GOLDEN["decoded"].keys() == CASES.keys()
     assert [tuple(recorded[:2]) for recorded in GOLDEN["languages"]] == LANGUAGE_CASES

@@ -1,14 +1,10 @@
 """Tests of `read_excerpt` and `collect_plot_data`."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from harken.errors import AudioError, OptionError
-from harken.plot import PlotData, collect_plot_data, read_excerpt
+from harken.plot import collect_plot_data, read_excerpt
 from harken.plot.plot_data import CHUNK_S
 from harken.transcribe import TranscribeOptions
 from harken.types import HOP_SAMPLES, SAMPLE_RATE
@@ -22,15 +18,13 @@ FRAME_S = HOP_SAMPLES / SAMPLE_RATE
     ("start_s", "duration_s", "end_s"),
     [(0, 30, 30), (25, 10, 35), (39, 30, 40), *((at_s, 0.005, at_s + FRAME_S) for at_s in (0, 1, 39.99))],
 )
-def test_excerpt_has_the_requested_samples_and_is_at_least_a_frame(
-    start_s: float, duration_s: float, end_s: float
-) -> None:
+def test_excerpt_has_the_requested_samples_and_is_at_least_a_frame(start_s, duration_s, end_s):
     first, last = (round(second * SAMPLE_RATE) for second in (start_s, end_s))
     assert np.array_equal(read_excerpt(RAMP, start_s, duration_s), RAMP[first:last])
 
 
-def test_nothing_is_read_after_the_excerpt(monkeypatch: pytest.MonkeyPatch) -> None:
-    def blocks(source: object) -> object:
+def test_nothing_is_read_after_the_excerpt(monkeypatch):
+    def blocks(source):
         yield RAMP
         raise AssertionError("too much is read")
 
@@ -48,15 +42,13 @@ def test_nothing_is_read_after_the_excerpt(monkeypatch: pytest.MonkeyPatch) -> N
     ],
     ids=["after the end", "a sample", "less than a frame", "no audio"],
 )
-def test_excerpt_without_a_frame_is_refused(
-    source: Any, start_s: float, error: type[Exception], reason: str
-) -> None:
+def test_excerpt_without_a_frame_is_refused(source, start_s, error, reason):
     with pytest.raises(error, match=reason):
         read_excerpt(source, start_s, 1)
 
 
 @pytest.fixture(scope="module")
-def plot_data() -> PlotData:
+def plot_data():
     return collect_plot_data(
         recognizer("int8"), read_excerpt(EXAMPLE, 3.0, 6.0), TranscribeOptions(), title="jfk", start_s=3.0
     )
@@ -64,7 +56,7 @@ def plot_data() -> PlotData:
 
 @pytest.mark.real
 class TestCollectPlotData:
-    def test_times_are_relative_to_the_recording(self, plot_data: PlotData) -> None:
+    def test_times_are_relative_to_the_recording(self, plot_data):
         assert (plot_data.start_s, plot_data.end_s) == (3.0, 9.0)
         assert plot_data.mel.shape == (80, 600)
         assert len(plot_data.speech_probabilities) == pytest.approx(6 / CHUNK_S, abs=1)
@@ -72,7 +64,7 @@ class TestCollectPlotData:
         assert all(3.0 <= start_s <= end_s <= 9.0 for start_s, end_s in (*plot_data.speech_regions, *spans))
         assert plot_data.speech_regions
 
-    def test_dtw_path_increases_to_the_end_of_the_window_and_locates_a_word(self, plot_data: PlotData) -> None:
+    def test_dtw_path_increases_to_the_end_of_the_window_and_locates_a_word(self, plot_data):
         window = plot_data.windows[0]
         tokens = len(window.tokens)
         assert window.attention.shape == (tokens, 300)
@@ -89,7 +81,7 @@ class TestCollectPlotData:
         assert country_s == pytest.approx(5.9, abs=0.2)
 
     @pytest.mark.parametrize("precision", ["int8", "fp32"])
-    def test_words_are_those_of_a_transcription(self, precision: str) -> None:
+    def test_words_are_those_of_a_transcription(self, precision):
         model, samples = recognizer(precision), read_excerpt(EXAMPLE, 0.0, 30.0)
         plotted = collect_plot_data(model, samples, TranscribeOptions(), title="jfk", start_s=0.0)
         transcript = model.transcribe(samples, vad=False, word_timestamps=True).result()

@@ -1,11 +1,8 @@
 """Tests of plots as HTML page and PNG, from plot data made by hand."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace
-from typing import Any
 
 import av
 import numpy as np
@@ -13,16 +10,7 @@ import pytest
 
 from harken.plot import DecodedWindow, PlotData, html_page
 from harken.plot.plot_data import TextSpan
-from harken.plot.svg import (
-    PALETTE,
-    PIXELS_PER_S,
-    Area,
-    Box,
-    Image,
-    draw,
-    encode_png,
-    probability_colour,
-)
+from harken.plot.svg import PALETTE, PIXELS_PER_S, Box, Image, draw, encode_png, probability_colour
 from harken.results import Attempt
 from html_pages import Parsed
 
@@ -31,9 +19,7 @@ ACCEPTED = Attempt(temperature=0.2, avg_logprob=-0.25, compression_ratio=1.5, no
 REJECTED = replace(ACCEPTED, temperature=0.0, reason="compression ratio 3.10")
 
 
-def decoded_window(
-    start_s: float, end_s: float, *tokens: str, attempts: tuple[Attempt, ...] = (ACCEPTED,)
-) -> DecodedWindow:
+def decoded_window(start_s, end_s, *tokens, attempts=(ACCEPTED,)):
     positions = round((end_s - start_s) / 0.02)
     attention = np.zeros((len(tokens), positions), np.float32)
     attention[0] = np.nan
@@ -49,8 +35,8 @@ def decoded_window(
     )
 
 
-def plot_data(**changes: Any) -> PlotData:
-    values: dict[str, Any] = {
+def plot_data(**changes):
+    values = {
         "title": "talk.mp3",
         "start_s": 7.5,
         "mel": np.linspace(-1, 1, 80 * 200, dtype=np.float32).reshape(80, 200),
@@ -70,15 +56,15 @@ def plot_data(**changes: Any) -> PlotData:
     return PlotData(**{**values, **changes})
 
 
-def hostile_span(end_s: float) -> TextSpan:
+def hostile_span(end_s):
     return TextSpan(start_s=7.6, end_s=end_s, text=HOSTILE, probability=0.9, reason=HOSTILE)
 
 
-def parsed(data: PlotData) -> Parsed:
+def parsed(data):
     return Parsed("".join(html_page(data)))
 
 
-def test_page_contains_all_texts() -> None:
+def test_page_contains_all_texts():
     text = parsed(plot_data()).text
     for expected in (
         *("talk.mp3", "·Good", "·day", "·sir", "Thank you", "left out: a known phrase", "4000 Hz"),
@@ -88,7 +74,7 @@ def test_page_contains_all_texts() -> None:
         assert expected in text
 
 
-def test_panels_share_one_time_axis() -> None:
+def test_panels_share_one_time_axis():
     page = parsed(plot_data())
     mel, first, second = page.named("image")
     assert mel["x"] == first["x"]
@@ -99,7 +85,7 @@ def test_panels_share_one_time_axis() -> None:
     assert float(words[0]["width"] or 0) == pytest.approx(0.4 * PIXELS_PER_S)
 
 
-def test_dtw_path_runs_from_token_to_token_to_the_window_end() -> None:
+def test_dtw_path_runs_from_token_to_token_to_the_window_end():
     first, second = re.findall(r'stroke-width="1.5" d="([^"]*)"', "".join(html_page(plot_data())))
     assert re.findall("[MHV]", first) == ["M", "H", "V", "H", "V"]
     x, y, *corners = map(float, re.findall(r"[\d.]+", first))
@@ -117,38 +103,38 @@ def test_dtw_path_runs_from_token_to_token_to_the_window_end() -> None:
     ],
     ids=["title", "word", "narrow word", "token"],
 )
-def test_text_never_becomes_markup(hostile: dict[str, Any]) -> None:
+def test_text_never_becomes_markup(hostile):
     page = parsed(plot_data(**hostile))
     assert len(page.named("script")) == 1
     assert {tag for tag, _ in page.elements} == {tag for tag, _ in parsed(plot_data()).elements}
     assert HOSTILE in page.text
 
 
-def test_page_has_no_external_references() -> None:
+def test_page_has_no_external_references():
     content = "".join(html_page(plot_data()))
     assert not re.search(r'(?:src|href)="(?!data:image/png;base64,)', content)
     assert {*re.findall(r"https?://[^\"']*", content)} == {"http://www.w3.org/2000/svg"}
 
 
-def render(data: PlotData, dots_per_inch: int) -> bytes:
+def render(data, dots_per_inch):
     pytest.importorskip("matplotlib", reason="matplotlib (harken[plot]) is not installed")
     from harken.plot.figure import render_png
 
     return render_png(data, dots_per_inch)
 
 
-def pixels_of(png: bytes) -> np.ndarray:
+def pixels_of(png):
     with av.open(io.BytesIO(png), format="png_pipe") as container:
         (frame,) = container.decode(video=0)
     return frame.to_ndarray(format="rgb24")
 
 
-def test_picture_has_the_shapes_of_the_page() -> None:
+def test_picture_has_the_shapes_of_the_page():
     data = plot_data()
     painted, drawing = pixels_of(render(data, 96)), draw(data)
     title_height = len(painted) - round(drawing.height)
 
-    def colour(area: Area) -> str:
+    def colour(area):
         """Return the colour of a point near the lower left corner of an area, which no text reaches."""
         return "#" + painted[title_height + round(area.y + area.height) - 3, round(area.x) + 2].tobytes().hex()
 
@@ -173,12 +159,12 @@ def test_picture_has_the_shapes_of_the_page() -> None:
     ],
     ids=["silence", "odd characters"],
 )
-def test_any_plot_is_drawn(changes: dict[str, Any]) -> None:
+def test_any_plot_is_drawn(changes):
     data = plot_data(**changes)
     assert len(parsed(data).named("image")) == 1 + len(data.windows)
     assert render(data, 40).startswith(b"\x89PNG\r\n\x1a\n")
 
 
-def test_png_contains_its_pixels() -> None:
+def test_png_contains_its_pixels():
     pixels = np.arange(6, dtype=np.uint8).reshape(2, 3)
     assert np.array_equal(pixels_of(encode_png(pixels)), PALETTE[pixels])

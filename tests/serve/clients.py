@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 from leaping import leap, leaping
 from served_audio import FORM_TYPE, file_form, wav
-from talking import WORD_SAMPLES, Gate, TalkingRecognizer, TurnsDiarizer
+from talking import Gate, TalkingRecognizer, TurnsDiarizer
 
+from fakes.live_sessions import WORD_SAMPLES
 from harken.errors import CheckpointNotFound
 from harken.serve.app import make_app
 from harken.serve.live.connection import Session

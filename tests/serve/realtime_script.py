@@ -13,8 +13,8 @@ from openai.types.beta import realtime as beta_types
 from openai.types.beta.realtime.realtime_server_event import RealtimeServerEvent as BetaServerEvent
 from openai.types.realtime import RealtimeServerEvent, RealtimeTranscriptionSessionCreateResponse
 from pydantic import BaseModel
-from talking import make_segment
 
+from fakes.live_sessions import make_segment
 from harken.errors import HarkenError
 from harken.results import Word
 from harken.serve.errors import RequestError
@@ -36,9 +36,9 @@ def resolve_model(name: str) -> str:
     return name
 
 
-def pcm(seconds: float, rate_hz: int = 24_000, sample_bytes: int = 2) -> str:
+def pcm(seconds: float, rate_hz: int = 24_000) -> str:
     """Return silence as the audio of an append."""
-    return b64encode(bytes(round(seconds * rate_hz) * sample_bytes)).decode()
+    return b64encode(bytes(2 * round(seconds * rate_hz))).decode()
 
 
 class Script:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import wave
 
 import av
 import numpy as np
 
+from audio_files import wav_bytes
 from harken.contract import Floats
 from harken.types import SAMPLE_RATE
 
@@ -22,11 +22,7 @@ def pcm(samples: Floats) -> bytes:
 
 def wav(samples: Floats, n_bytes: int | None = None, rate_hz: int = SAMPLE_RATE) -> bytes:
     """Return samples at a rate as a WAV file, or its first bytes."""
-    file = io.BytesIO()
-    with wave.open(file, "wb") as recording:
-        recording.setparams((1, 2, rate_hz, 0, "NONE", ""))
-        recording.writeframes(pcm(samples))
-    return file.getvalue()[:n_bytes]
+    return wav_bytes((samples * 32767).astype("<i2"), rate_hz)[:n_bytes]
 
 
 def webm(samples: Floats) -> bytes:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import openai
@@ -27,7 +27,6 @@ from harken.serve.server import listening
 from harken.serve.service import Service
 from harken.speakers.diarizer import Diarizer
 
-T = TypeVar("T")
 MAX_WAIT_S = 60.0
 """Longest wait for anything; only a failure takes as long."""
 
@@ -66,10 +65,10 @@ class Serving:
             connect(f"{self.socket_url}{path}", **given).close()
         return refused.value.response
 
-    def run(self, function: Callable[[], Awaitable[T]]) -> T:
+    def run(self, function: Callable[[], Awaitable[Any]]) -> Any:
         """Run a coroutine function in the event loop of the service."""
 
-        async def call() -> T:
+        async def call() -> Any:
             return await function()
 
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result(MAX_WAIT_S)

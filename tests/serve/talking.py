@@ -1,94 +1,25 @@
-"""A recognizer without a model: it hears a word in each tenth of a second, and five words are an utterance."""
+"""A recognizer without a model, of whose files and live sessions each tenth of a second is a word."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from threading import Event as ThreadEvent
 from typing import Any
 
 import numpy as np
 
+from fakes.live_sessions import UTTERANCE_SAMPLES, TalkingSession
 from harken.audio import load_audio
 from harken.contract import Floats
 from harken.errors import AudioError, OptionError
-from harken.results import Segment, Speaker, Transcript, Word
-from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamingConfig
-from harken.streaming.latency import LatencyBound, LatencyPlan
+from harken.results import Segment, Speaker, Transcript
+from harken.streaming import FinalSegment
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
-from transcripts import segment
 
-WORD_SAMPLES = SAMPLE_RATE // 10
-UTTERANCE_WORDS = 5
-UTTERANCE_SAMPLES = UTTERANCE_WORDS * WORD_SAMPLES
 WAIT_S = 60.0
 """Longest wait of the engine; only a failure takes as long."""
-BOUND = LatencyBound(wait_s=1.0, interim_wait_s=0.5, process_s=0.001, hop_s=0.5)
-
-
-class TalkingSession:
-    """A live session that hears a word in each tenth of a second, from speakers who take turns with every segment.
-
-    ``on_feed`` is called with the number of samples before each block is heard, in the engine's thread.
-    """
-
-    plan = LatencyPlan(config=StreamingConfig(), bound=BOUND)
-
-    def __init__(
-        self, on_feed: Callable[[int], object] = lambda samples: None, speakers: Sequence[str] = ()
-    ) -> None:
-        self._on_feed, self.speakers, self._blocks = on_feed, speakers, [np.zeros(0, np.float32)]
-        self._samples = self._heard = self._first = self._segments = 0
-
-    @property
-    def samples(self) -> Floats:
-        """All samples that it has heard."""
-        return np.concatenate(self._blocks)
-
-    def feed(self, samples: Floats, *, waited_s: float = 0.0) -> list[Event]:
-        assert samples.dtype == np.float32
-        if len(samples):
-            self._on_feed(self._samples)
-        self._blocks.append(samples)
-        self._samples += len(samples)
-        events: list[Event] = []
-        while self._samples // WORD_SAMPLES > self._heard:
-            if self._heard == self._first:
-                events.append(SpeechStarted(audio_s=self._heard / 10, **self._stamp))
-            self._heard += 1
-            events.append(self._interim())
-            if self._heard - self._first == UTTERANCE_WORDS:
-                events += self._end("silence")
-        return events
-
-    def flush(self, reason: str = "flush") -> list[Event]:
-        return self._end(reason) if self._heard > self._first else []
-
-    def close(self) -> list[Event]:
-        return self.flush("close")
-
-    @property
-    def _stamp(self) -> dict[str, Any]:
-        return {"emitted_samples": self._samples, "compute_s": 0.0}
-
-    def _interim(self) -> Interim:
-        words = [_word(i) for i in range(self._first, self._heard)]
-        committed = "".join(word.text for word in words).lstrip()
-        return Interim(
-            audio_s=self._heard / 10, committed=committed, tentative=" and", words=(words[-1],), **self._stamp
-        )
-
-    def _end(self, reason: str) -> list[Event]:
-        names = (self.speakers[self._segments % len(self.speakers)],) if self.speakers else ()
-        words = tuple(replace(_word(i), speakers=names) for i in range(self._first, self._heard))
-        times = {"start_s": self._first / 10, "end_s": self._heard / 10}
-        said = make_segment(*words, **times, index=self._segments, language="en", speakers=names)
-        self._first = self._heard
-        self._segments += 1
-        stamp = self._stamp | {"audio_s": self._heard / 10}
-        return [FinalSegment(segment=said, **stamp), SpeechEnded(reason=reason, **stamp)]
 
 
 class TalkingFile:
@@ -184,17 +115,3 @@ class Gate:
         if self.failure:
             raise self.failure
         assert samples < self._from_samples or self.open.wait(WAIT_S)
-
-
-def make_segment(*words: Word, start_s: float = 0.0, end_s: float = 1.0, **fields: Any) -> Segment:
-    """Make a segment of words."""
-    return segment(start_s, end_s, "".join(word.text for word in words), words=words, **fields)
-
-
-def words_said(n_words: int) -> str:
-    """Return the words in so many tenths of a second."""
-    return " ".join(f"word{i}" for i in range(n_words))
-
-
-def _word(i: int) -> Word:
-    return Word(start_s=i / 10, end_s=(i + 1) / 10, text=f" word{i}", probability=0.9)

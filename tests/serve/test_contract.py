@@ -20,8 +20,8 @@ from clients import (
     until,
 )
 from leaping import leap, settled
-from talking import UTTERANCE_SAMPLES, words_said
 
+from fakes.live_sessions import UTTERANCE_SAMPLES, words_said
 from harken.serve.rest import files
 from harken.serve.work import jobs
 from harken.serve.work.jobs import MAX_PENDING_S, MAX_UPDATES

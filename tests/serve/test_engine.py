@@ -1,7 +1,5 @@
 """The engine: whose turn it is, and what becomes of jobs that end, are cancelled or abandoned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from leaping import leap
 from served_audio import wav, webm
-from talking import words_said
 
+from fakes.live_sessions import words_said
 from harken.serve.live.audio import AudioPipe
 
 BLOCK = bytes(3200)  # a tenth of a second: one word

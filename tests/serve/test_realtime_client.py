@@ -8,9 +8,10 @@ import pytest
 from openai import BadRequestError, PermissionDeniedError
 from realtime_script import check_event, pcm
 from served_audio import wav
-from talking import TalkingRecognizer, words_said
+from talking import TalkingRecognizer
 from websockets.sync.client import connect
 
+from fakes.live_sessions import words_said
 from harken.audio import load_audio
 from harken.serve.options import ServeOptions
 from harken.types import SAMPLE_RATE

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from talking import make_segment
 
+from fakes.live_sessions import make_segment
 from harken.formats import FORMATS, from_json, render
 from harken.results import Transcript, Word
 from harken.serve.rest.forms import Form

@@ -16,6 +16,7 @@ from tone_server import FIELDS, PATH, check_refused, events_of, post, serving_to
 
 from cli_runner import eventually
 from fakes.tone_backend import ToneBackend
+from processes import no_file_above
 
 DESCRIPTORS = Path("/proc/self/fd")
 HOURS = 8
@@ -125,15 +126,8 @@ def test_metrics_count_what_was_transcribed():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
 def test_an_upload_for_which_the_disk_has_no_room_may_be_sent_again():
-    import resource
-
-    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with serving_tones() as server:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, usual[1]))
-        try:
-            answer = post(server.http, wav(SPEECH.samples))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    with serving_tones() as server, no_file_above(1 << 19):
+        answer = post(server.http, wav(SPEECH.samples))
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "out_of_space")
     assert int(answer.headers["retry-after"]) >= 1
 

@@ -14,9 +14,10 @@ from openai.types.audio import (
     TranscriptionTextSegmentEvent,
 )
 from served_audio import wav
-from talking import TalkingRecognizer, TurnsDiarizer, words_said
+from talking import TalkingRecognizer, TurnsDiarizer
 from tone_server import check_refused, events_of, post
 
+from fakes.live_sessions import words_said
 from harken.errors import CheckpointNotFound, OutputError
 from harken.serve.errors import RequestError
 from harken.serve.options import ServeOptions

@@ -10,8 +10,8 @@ import pytest
 from clients import FileClient, played, until
 from leaping import leap
 from served_audio import wav
-from talking import WORD_SAMPLES, words_said
 
+from fakes.live_sessions import WORD_SAMPLES, words_said
 from harken.audio import load_audio
 from harken.serve.errors import RequestError
 from harken.serve.options import ServeOptions

@@ -11,10 +11,9 @@ from leaping import leap, settled
 from realtime_script import final, interim, word
 from served_audio import wav
 from starlette.datastructures import QueryParams
-from talking import make_segment, words_said
 from websockets.sync.client import connect
 
-from fakes.live_sessions import speech_ended, speech_started
+from fakes.live_sessions import make_segment, speech_ended, speech_started, words_said
 from harken.serve.live.deepgram import DeepgramTranslator
 from harken.serve.live.translator import HangUp, Mark
 from harken.serve.live.vosk import VoskTranslator

@@ -4,8 +4,8 @@ import re
 
 import pytest
 from browser import find_browser, open_page
-from talking import make_segment
 
+from fakes.live_sessions import make_segment
 from harken.formats import from_json, render
 from harken.results import DroppedSegment, Speaker, SpeakerTurn, Transcript, Word
 

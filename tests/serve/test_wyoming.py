@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 from clients import played
-from talking import words_said
 
+from fakes.live_sessions import words_said
 from harken.errors import OptionError
 from harken.serve.live.wyoming import MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, serve_wyoming
 

@@ -1,7 +1,5 @@
 """Who speaks when, in a recording and live, and who said each word; voices are levels of the samples."""
 
-from __future__ import annotations
-
 import itertools
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """The two networks of diarization and the filter bank: what they compute, stored graphs, files of something else."""
 
-from __future__ import annotations
-
 import re
 import sys
 

@@ -1,7 +1,5 @@
 """Finding and downloading the models of diarization, offline: the hub and the server are stubs."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re
@@ -30,24 +28,24 @@ WAY_ON = "give a directory with segmentation-3.0.onnx and campplus_cn_en_common.
 class Internet:
     """A stub of the hub and of the other server."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.content = dict(CONTENT)
-        self.error: Exception | None = None
-        self.requested: list[str] = []
+        self.error = None
+        self.requested = []
         self.on_request = lambda: None
 
-    def get_hf_file_metadata(self, url: str) -> None:
+    def get_hf_file_metadata(self, url):
         if self.error:
             raise ConnectionError("no network\nsecond line")
 
-    def hf_hub_download(self, repo_id: str, filename: str, *, local_dir: Path) -> str:
+    def hf_hub_download(self, repo_id, filename, *, local_dir):
         assert not self.error, "tries for half a minute to reach a network that is not there"
         self.requested.append(f"{repo_id}/{filename}")
         path = Path(local_dir) / filename
         path.write_bytes(self.content[filename])
         return str(path)
 
-    def open(self, url: str) -> io.BytesIO:
+    def open(self, url):
         self.requested.append(url)
         self.on_request()
         if self.error:
@@ -55,7 +53,7 @@ class Internet:
         return io.BytesIO(self.content[url.rpartition("=")[2]])
 
 
-def sha256(content: bytes) -> str:
+def sha256(content):
     return hashlib.sha256(content).hexdigest()
 
 
@@ -83,22 +81,22 @@ def cache(tmp_path):
     return tmp_path / "cache" / "speakers"
 
 
-def in_folder(folder: Path) -> tuple[Path, ...]:
+def in_folder(folder):
     return tuple(folder / name for name in CONTENT)
 
 
-def content_of(folder: Path) -> dict[str, bytes]:
+def content_of(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def write_models(folder: Path) -> Path:
+def write_models(folder):
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in CONTENT.items():
         (folder / name).write_bytes(content)
     return folder
 
 
-def error_of(kind: type[Exception] = CheckpointError, folder: Path | None = None, **options) -> str:
+def error_of(kind=CheckpointError, folder=None, **options):
     """Return the message of the error that there are no models, which is one line."""
     with pytest.raises(kind) as caught:
         resolve_speaker_models(folder, **options)
@@ -162,10 +160,10 @@ def test_another_content_is_refused_and_not_kept(internet, cache, name, changed)
 class Answer(io.RawIOBase):
     """An answer without an end, or one that breaks off at once."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error=None):
         self.error, self.n_read = error, 0
 
-    def read(self, n_bytes: int = -1) -> bytes:
+    def read(self, n_bytes=-1):
         if self.error:
             raise self.error
         self.n_read += n_bytes

@@ -1,18 +1,12 @@
 """Who said what, with the published models and real speech."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import harken
 from harken.audio import load_audio
-from harken.contract import Floats
-from harken.results import Segment
-from harken.speakers.diarizer import Diarizer
 from harken.streaming import FinalSegment, SpeakersChanged
 from real_models import CACHE, EXAMPLE, SHARED, model_path, recognizer
 
@@ -20,17 +14,17 @@ pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")
-def diarizer() -> Diarizer:
+def diarizer():
     pytest.importorskip("scipy", reason="the extra speakers is not installed")
     return harken.load_diarizer(model_path("speakers"), cache=CACHE / "graphs")
 
 
-def utterances(name: str) -> dict[str, list[tuple[str, Floats]]]:
+def utterances(name):
     """Return texts and samples of a set by speaker."""
     folder = SHARED / "audio" / name
     if not folder.is_dir():
         pytest.skip(f"{folder} is not there")
-    by_speaker: dict[str, list[tuple[str, Floats]]] = {}
+    by_speaker = {}
     for line in (folder / "manifest.jsonl").read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         by_speaker.setdefault(entry["speaker"], []).append((entry["text"], load_audio(folder / entry["audio"])))
@@ -38,7 +32,7 @@ def utterances(name: str) -> dict[str, list[tuple[str, Floats]]]:
 
 
 @pytest.fixture(scope="module")
-def talk() -> tuple[list[str], list[str], Floats]:
+def talk():
     """Return who of two people speaks, what they say and their samples; half a second between utterances."""
     first, _, third = list(utterances("librispeech-test-other").values())[:3]
     said = [first[3], third[3], first[4], third[1]]
@@ -47,7 +41,7 @@ def talk() -> tuple[list[str], list[str], Floats]:
     return ["A", "B"] * 2, [text for text, _ in said], samples
 
 
-def test_one_voice_is_one_speaker_at_two_volumes_too_and_silence_and_noise_are_none(diarizer: Diarizer) -> None:
+def test_one_voice_is_one_speaker_at_two_volumes_too_and_silence_and_noise_are_none(diarizer):
     speech = load_audio(EXAMPLE)
     for samples in (speech, np.concatenate([speech, speech / 10])):
         assert [speaker.name for speaker in diarizer.diarize(samples).speakers] == ["A"]
@@ -56,9 +50,7 @@ def test_one_voice_is_one_speaker_at_two_volumes_too_and_silence_and_noise_are_n
     assert diarizer.diarize(noise).speakers == ()
 
 
-def test_every_utterance_is_said_by_its_speaker_in_the_words_without_diarization(
-    diarizer: Diarizer, talk: tuple[list[str], list[str], Floats]
-) -> None:
+def test_every_utterance_is_said_by_its_speaker_in_the_words_without_diarization(diarizer, talk):
     names, texts, samples = talk
     transcription = recognizer("int8").transcribe(samples, diarizer=diarizer)
     steps = []
@@ -85,7 +77,7 @@ def test_every_utterance_is_said_by_its_speaker_in_the_words_without_diarization
     assert said == words
 
 
-def test_a_recording_that_breaks_off_keeps_its_speakers(diarizer: Diarizer, tmp_path: Path) -> None:
+def test_a_recording_that_breaks_off_keeps_its_speakers(diarizer, tmp_path):
     path = tmp_path / "cut.flac"
     path.write_bytes(EXAMPLE.read_bytes()[: EXAMPLE.stat().st_size * 2 // 3])
     transcription = recognizer("int8").transcribe(path, diarizer=diarizer)
@@ -95,9 +87,7 @@ def test_a_recording_that_breaks_off_keeps_its_speakers(diarizer: Diarizer, tmp_
     assert [segment.speakers for segment in segments] == [("A",)] * len(segments) != []
 
 
-def test_live_session_says_who_speaks_and_corrects_it_within_the_delay(
-    diarizer: Diarizer, talk: tuple[list[str], list[str], Floats]
-) -> None:
+def test_live_session_says_who_speaks_and_corrects_it_within_the_delay(diarizer, talk):
     names, _, samples = talk
     sessions = recognizer("int8").stream_many(
         2, clock=None, finals="streamed", diarizer=diarizer, speaker_delay=5.0
@@ -106,7 +96,7 @@ def test_live_session_says_who_speaks_and_corrects_it_within_the_delay(
         sessions.open(name)
     told = sessions.feed({"silence": np.zeros(1600, np.float32), "talk": samples})
     assert told["silence"] == sessions.close("silence") == []
-    segments: dict[int, Segment] = {}
+    segments = {}
     for event in [*told["talk"], *sessions.close("talk")]:
         if isinstance(event, SpeakersChanged):
             before = segments[event.segment.index].words

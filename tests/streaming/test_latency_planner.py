@@ -1,11 +1,7 @@
 """Latency bounds, measured costs, presets, the choice of a configuration for a delay, and what load changes of it."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +10,7 @@ from fakes.clock import FakeClock
 from harken.audio.mel import LogMel
 from harken.errors import OptionError
 from harken.streaming import StreamingConfig, StreamOptions, latency
-from harken.streaming.config import (
-    DELAYS,
-    PRESETS,
-    config_in_noise,
-    interpolated_presets,
-    with_overrides,
-)
+from harken.streaming.config import DELAYS, PRESETS, config_in_noise, interpolated_presets, with_overrides
 from harken.streaming.latency import LatencyPlanner, UpdateCost, measure_update_cost
 from harken.streaming.load_shedding import (
     CATCH_UP_S,
@@ -37,18 +27,18 @@ FIXED = StreamingConfig(window_frames=200, hop_frames=50, history_frames=400, co
 LAPTOP = UpdateCost(base_s=0.02, per_frame_s=0.0002, per_token_s=0.003)
 
 
-def scaled(cost: UpdateCost, factor: float) -> UpdateCost:
+def scaled(cost, factor):
     return UpdateCost(**{name: factor * seconds for name, seconds in asdict(cost).items()})
 
 
-def planner(cost: UpdateCost = LAPTOP, **changes: object) -> LatencyPlanner:
+def planner(cost=LAPTOP, **changes):
     return LatencyPlanner(cost=cost, options=StreamOptions(**changes))
 
 
 # --- waiting ------------------------------------------------------------------------------------------------
 
 
-def window_times(config: StreamingConfig) -> Iterator[tuple[int, int]]:
+def window_times(config):
     """Yield the sample at which each window is complete and the sample at its end, feeding one sample at a time."""
     mel, frames, update = LogMel(), 0, 0
     for fed in range(1, 3 * SAMPLE_RATE):
@@ -61,9 +51,7 @@ def window_times(config: StreamingConfig) -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("local_agreement", [1, 3])
 @pytest.mark.parametrize("commit_delay_frames", [0, 37])
-def test_bound_is_the_longest_wait_of_any_word(
-    monkeypatch: pytest.MonkeyPatch, commit_delay_frames: int, local_agreement: int
-) -> None:
+def test_bound_is_the_longest_wait_of_any_word(monkeypatch, commit_delay_frames, local_agreement):
     monkeypatch.setattr(latency, "ALIGNATT_THRESHOLD_FRAMES", 0)
     rules = {"commit_delay_frames": commit_delay_frames, "local_agreement": local_agreement}
     config = StreamingConfig(window_frames=40, hop_frames=20, history_frames=0, **rules)
@@ -82,11 +70,11 @@ def test_bound_is_the_longest_wait_of_any_word(
 # --- computing ----------------------------------------------------------------------------------------------
 
 
-def test_measured_cost_ignores_warm_up_and_outliers() -> None:
+def test_measured_cost_ignores_warm_up_and_outliers():
     """Updates take up to 5 % longer than they cost, the first and one outlier 10 times as long."""
     clock, calls = FakeClock(), 0
 
-    def update(window_frames: int, tokens: int) -> None:
+    def update(window_frames, tokens):
         nonlocal calls
         nth, calls = calls % 4, calls + 1
         clock.spend(LAPTOP.update_s(window_frames, tokens) * (10 if nth in (0, 2) else 1 + 0.01 * nth))
@@ -100,7 +88,7 @@ def test_measured_cost_ignores_warm_up_and_outliers() -> None:
 # --- presets ------------------------------------------------------------------------------------------------
 
 
-def test_options_override_the_preset() -> None:
+def test_options_override_the_preset():
     assert with_overrides(FIXED, StreamOptions()) == FIXED
     fields = {"window_frames": 240, "hop_frames": 60, "history_frames": 500}
     fields |= {"commit_delay_frames": 70, "local_agreement": 3}
@@ -126,7 +114,7 @@ def test_options_override_the_preset() -> None:
         ({"sentence_pause_s": 3.0, "pause_s": 2.0}, "pause_s", "at least sentence_pause_s=3"),
     ],
 )
-def test_error_names_the_option_that_is_not_allowed(options: dict[str, Any], name: str, allowed: str) -> None:
+def test_error_names_the_option_that_is_not_allowed(options, name, allowed):
     with pytest.raises(OptionError, match=f"^{name}=.*: allowed is ") as error:
         with_overrides(FIXED, StreamOptions(**options))
     assert error.value.field == name
@@ -137,7 +125,7 @@ def test_error_names_the_option_that_is_not_allowed(options: dict[str, Any], nam
 
 
 @pytest.mark.parametrize("factor", [0, 1, 2, 3, 4])
-def test_delay_in_milliseconds_is_kept_and_longer_delays_get_longer_windows(factor: int) -> None:
+def test_delay_in_milliseconds_is_kept_and_longer_delays_get_longer_windows(factor):
     cost = scaled(LAPTOP, factor)
     delays_ms = range(lowest_delay_ms(cost), 6000, 350)
     plans = [planner(cost, delay=str(delay_ms)).choose() for delay_ms in delays_ms]
@@ -150,7 +138,7 @@ def test_delay_in_milliseconds_is_kept_and_longer_delays_get_longer_windows(fact
     assert plans[0].bound.total_s < plans[-1].bound.total_s
 
 
-def lowest_delay_ms(cost: UpdateCost) -> int:
+def lowest_delay_ms(cost):
     """Return the least milliseconds that the machine accepts, and check that it refuses one less."""
     with pytest.raises(OptionError, match="delay='1': allowed is at least ") as error:
         planner(cost, delay="1").choose()
@@ -160,7 +148,7 @@ def lowest_delay_ms(cost: UpdateCost) -> int:
     return least_ms
 
 
-def test_delay_in_milliseconds_gets_the_best_configuration_that_keeps_it() -> None:
+def test_delay_in_milliseconds_gets_the_best_configuration_that_keeps_it():
     high = planner().bound(PRESETS["high"])
     assert planner(delay=str(high.total_ms)).choose().config == PRESETS["high"]
     assert planner(delay="60000").choose().config == PRESETS["high"]
@@ -177,7 +165,7 @@ def test_delay_in_milliseconds_gets_the_best_configuration_that_keeps_it() -> No
 
 @pytest.mark.parametrize("finals", ["exact", "streamed"])
 @pytest.mark.parametrize("name", DELAYS)
-def test_named_delay_is_its_preset_at_the_first_level_that_the_machine_can_keep(name: str, finals: str) -> None:
+def test_named_delay_is_its_preset_at_the_first_level_that_the_machine_can_keep(name, finals):
     levels = []
     for factor in (0, 1, 2, 3, 4, 6, 8, 12, 100):
         machine = planner(scaled(LAPTOP, factor), delay=name, finals=finals)
@@ -192,7 +180,7 @@ def test_named_delay_is_its_preset_at_the_first_level_that_the_machine_can_keep(
     assert planner(delay=name, commit_delay_frames=5).choose().config.commit_delay_frames == 5
 
 
-def test_best_effort_starts_with_the_nearest_delay_that_the_machine_can_keep() -> None:
+def test_best_effort_starts_with_the_nearest_delay_that_the_machine_can_keep():
     """It leaves work out before it gives a longer delay."""
     assert planner(delay="200", best_effort=True).choose().config == PRESETS["minimal"]
     slow = scaled(LAPTOP, 4)
@@ -217,9 +205,7 @@ def test_best_effort_starts_with_the_nearest_delay_that_the_machine_can_keep() -
 UNHURRIED = StreamingConfig(window_frames=200, hop_frames=50)
 
 
-def run_updates(
-    monitor: LoadMonitor, compute_s: Callable[[StreamingConfig], float], until_s: float, from_s: float = 0.0
-) -> list[tuple[float, int]]:
+def run_updates(monitor, compute_s, until_s, from_s=0.0):
     """Record updates as they come due, and return the times and levels of all changes."""
     now_s, changes = from_s, []
     while now_s < until_s:
@@ -230,7 +216,7 @@ def run_updates(
     return changes
 
 
-def test_request_waits_for_the_one_before() -> None:
+def test_request_waits_for_the_one_before():
     monitor = LoadMonitor(UNHURRIED)
     requests = ((1.0, 0.4, 0.4), (1.5, 0.7, 0.7), (2.0, 0.1, 0.3), (2.5, 0.1, 0.1), (9.0, 0.2, 0.2))
     for arrival_s, compute_s, lag_s in requests:
@@ -238,14 +224,14 @@ def test_request_waits_for_the_one_before() -> None:
         assert monitor.lag_s == pytest.approx(lag_s)
 
 
-def test_lag_at_the_highest_level_is_reported_each_time_that_it_has_doubled() -> None:
+def test_lag_at_the_highest_level_is_reported_each_time_that_it_has_doubled():
     for max_level in (2, 3):
         monitor = LoadMonitor(UNHURRIED, level=max_level, max_level=max_level)
         lags_s = [monitor.lag_s for second in range(1, 1001) if monitor.record(float(second), 2.0)]
         assert lags_s == [FIRST_REPORTED_LAG_S * 2**n for n in range(7)]
 
 
-def test_level_rises_only_if_the_lag_of_a_slow_final_pass_stays() -> None:
+def test_level_rises_only_if_the_lag_of_a_slow_final_pass_stays():
     falling, staying = LoadMonitor(UNHURRIED), LoadMonitor(UNHURRIED)
     assert not falling.record(10.0, 1.5)
     assert run_updates(falling, lambda config: 0.2, 60, from_s=10.0) == []
@@ -254,7 +240,7 @@ def test_level_rises_only_if_the_lag_of_a_slow_final_pass_stays() -> None:
     assert run_updates(LoadMonitor(UNHURRIED), lambda config: 0.51, 60, from_s=10.0)[0][1] == 1
 
 
-def test_levels_fall_some_seconds_after_the_lag_is_gone() -> None:
+def test_levels_fall_some_seconds_after_the_lag_is_gone():
     monitor = LoadMonitor(UNHURRIED)
     assert [level for _, level in run_updates(monitor, lambda config: 3.0, 5)] == [1, 2, 3]
     lag_s = monitor.lag_s
@@ -265,7 +251,7 @@ def test_levels_fall_some_seconds_after_the_lag_is_gone() -> None:
     assert others == pytest.approx([first + n * (RECOVERY_S + 1) for n in (1, 2)]), "one update a second"
 
 
-def test_level_stays_unless_every_update_is_early() -> None:
+def test_level_stays_unless_every_update_is_early():
     monitor = LoadMonitor(UNHURRIED)
     for arrival_s in (0.5, 1.0):
         monitor.record(arrival_s, 0.9)
@@ -277,7 +263,7 @@ def test_level_stays_unless_every_update_is_early() -> None:
 
 
 @pytest.mark.parametrize("noisy", [False, True])
-def test_each_level_encodes_less_audio_with_the_same_commit_rules(noisy: bool) -> None:
+def test_each_level_encodes_less_audio_with_the_same_commit_rules(noisy):
     for preset in interpolated_presets():
         config = config_in_noise(preset) if noisy else preset
         levels = [apply_load_level(level, config) for level in range(len(LOAD_LEVELS))]

@@ -1,9 +1,6 @@
 """Live sessions: any speech, in any blocks, alone or together with other streams."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import Phase, example, given, settings
@@ -11,12 +8,10 @@ from hypothesis import strategies as st
 
 from comparable import comparable
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence
-from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, silence, speak_random_words, speak_words
+from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, silence, speak_random_words, speak_words
 from harken.api import Recognizer
-from harken.contract import Floats
-from harken.streaming import Event, LiveSessions
 from harken.streaming.config import FINALS
-from session_events import Utterance, check_committed_text, check_events, final_text, run_session
+from session_events import check_committed_text, check_events, final_text, run_session
 from tiny_models import DIMS, TOKENIZER, make_backend, make_weights
 
 NARROW = {"n_audio_state": 32, "n_text_state": 32, "n_audio_layer": 1, "n_text_layer": 1}
@@ -24,24 +19,24 @@ TINY = replace(DIMS, n_audio_ctx=600, n_text_ctx=96, **NARROW)
 QUICK = (Phase.explicit, Phase.generate)
 """No shrinking: a session takes too long for a hundred attempts."""
 WITHOUT_PAUSES = silence(0.4) + speak_random_words(75, gap_s=0.12)
-RANDOM: dict[str, Any] = {"language": None, "hallucination_threshold": None, "temperatures": (0.0,)}
+RANDOM = {"language": None, "hallucination_threshold": None, "temperatures": (0.0,)}
 
 
 @pytest.fixture(scope="module")
-def random_model(tmp_path_factory: pytest.TempPathFactory) -> Recognizer:
+def random_model(tmp_path_factory):
     """A random model that decodes noise to varied text."""
     folder, weights = tmp_path_factory.mktemp("packed"), make_weights(1, dims=TINY)
     backend = make_backend("native-int8", folder, weights, dims=TINY)
     return Recognizer(backend, TOKENIZER, "tiny", speech_detector=LoudIsSpeech)
 
 
-def word_recognizer(**changes: Any) -> Recognizer:
+def word_recognizer(**changes):
     """Return a model that recognises the synthetic words."""
     return Recognizer(ToneBackend(**changes), TOKENIZER, "listener", speech_detector=LoudIsSpeech)
 
 
 @st.composite
-def speeches(draw: st.DrawFn) -> ToneSpeech:
+def speeches(draw):
     """Draw speech with pauses that end an utterance, pauses that do not, and sometimes long speech without any."""
     speech = silence(draw(st.sampled_from([0.0, 0.2, 1.0])))
     for _ in range(draw(st.integers(1, 3))):
@@ -73,9 +68,7 @@ session_options = st.fixed_dictionaries(
 offsets = st.lists(st.integers(0, 400_000), max_size=12)
 
 
-def events_with_flushes(
-    recognizer: Recognizer, samples: Floats, cuts: list[int], flushes: set[int], **options: Any
-) -> list[Event]:
+def events_with_flushes(recognizer, samples, cuts, flushes, **options):
     """Return all events of samples that are split into blocks, with flushes at some offsets."""
     session = recognizer.stream(clock=None, **options)
     flushes = {offset for offset in flushes if offset <= len(samples)}
@@ -88,9 +81,7 @@ def events_with_flushes(
     return events + session.close()
 
 
-def check_exact(
-    recognizer: Recognizer, utterances: list[Utterance], samples: Floats, options: dict[str, Any]
-) -> None:
+def check_exact(recognizer, utterances, samples, options):
     """Check that the segments of each utterance are those of an offline transcription of its samples."""
     for utterance in utterances:
         offline = recognizer.transcribe(utterance.of(samples), **options).result().segments
@@ -108,9 +99,7 @@ def check_exact(
 @example(WITHOUT_PAUSES, [], set(), False, {"delay": "high", "finals": "streamed"})
 @example(WITHOUT_PAUSES, [], set(), False, {"delay": "low", "finals": "streamed"})
 @example(WITHOUT_PAUSES, [], set(), False, {"delay": "minimal", "finals": "exact"})
-def test_events_depend_on_no_blocks_and_finals_have_every_word_once(
-    speech: ToneSpeech, cuts: list[int], flushes: set[int], unstable: bool, options: dict[str, Any]
-) -> None:
+def test_events_depend_on_no_blocks_and_finals_have_every_word_once(speech, cuts, flushes, unstable, options):
     """Also where utterances are split, and where the stream ends within a word; exact ones as offline."""
     recognizer, samples, options = word_recognizer(unstable=unstable), speech.samples, LETTER_OPTIONS | options
     at_once, in_blocks = (
@@ -134,18 +123,16 @@ def test_events_depend_on_no_blocks_and_finals_have_every_word_once(
     ends=st.lists(st.integers(0, 60), max_size=3),
     finals=st.sampled_from(["exact", "streamed"]),
 )
-def test_flush_between_words_loses_no_word(speech: ToneSpeech, ends: list[int], finals: str) -> None:
+def test_flush_between_words_loses_no_word(speech, ends, finals):
     gaps = {round((speech.words[end % len(speech.words)][2] + 0.05) * 16_000) for end in ends}
     events = events_with_flushes(word_recognizer(), speech.samples, [], gaps, finals=finals, **LETTER_OPTIONS)
     check_events(events, len(speech.samples))
     assert final_text(events) == speech.text
 
 
-def events_together(
-    sessions: LiveSessions, streams: list[Floats], order: list[tuple[int, int]]
-) -> list[list[Event]]:
+def events_together(sessions, streams, order):
     """Return the events of streams that are fed some of them at a time, and then all that is left."""
-    events: list[list[Event]] = [[] for _ in streams]
+    events = [[] for _ in streams]
     offsets = [0] * len(streams)
     for name in range(len(streams)):
         sessions.open(name)
@@ -168,9 +155,7 @@ steps = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 60_000)), min_size=
     unstable=st.booleans(),
     options=session_options,
 )
-def test_streams_give_the_same_events_together_and_alone(
-    streams: list[ToneSpeech], order: list[tuple[int, int]], unstable: bool, options: dict[str, Any]
-) -> None:
+def test_streams_give_the_same_events_together_and_alone(streams, order, unstable, options):
     recognizer = word_recognizer(unstable=unstable)
     check_together(recognizer, [speech.samples for speech in streams], order, LETTER_OPTIONS | options)
 
@@ -178,15 +163,7 @@ def test_streams_give_the_same_events_together_and_alone(
 @pytest.mark.parametrize(("finals", "delay"), [("exact", "low"), ("streamed", "minimal")])
 @settings(max_examples=1, phases=QUICK)
 @given(seed=st.integers(0, 9), cuts=offsets, order=steps, times=st.booleans())
-def test_streams_of_a_random_model(
-    random_model: Recognizer,
-    seed: int,
-    cuts: list[int],
-    order: list[tuple[int, int]],
-    finals: str,
-    delay: str,
-    times: bool,
-) -> None:
+def test_streams_of_a_random_model(random_model, seed, cuts, order, finals, delay, times):
     """In any blocks, together and alone, and as recordings."""
     options = RANDOM | {"word_timestamps": times}
     samples = noise_and_silence(2.0, 1.2, 3.0, 0.3, 1.5, seed=seed)
@@ -205,9 +182,7 @@ def test_streams_of_a_random_model(
     check_together(random_model, streams, order, options | {"finals": finals})
 
 
-def check_together(
-    recognizer: Recognizer, streams: list[Floats], order: list[tuple[int, int]], options: dict[str, Any]
-) -> None:
+def check_together(recognizer, streams, order, options):
     sessions = recognizer.stream_many(3, clock=None, **options)
     for found, samples in zip(events_together(sessions, streams, order), streams, strict=True):
         assert found == run_session(recognizer.stream(clock=None, **options), samples)

@@ -1,7 +1,5 @@
 """The speakers of live sessions: of final segments at once, corrected for a while, and in what the command writes."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 
 from audio_files import AUDIO_FORMATS
-from cli_runner import CliRunner
 from fakes.backends import window_text
 from fakes.live_sessions import ScriptedLiveSession, hears
 from fakes.speakers import FIRST, SECOND, SILENCE, conversation, level_diarizer
@@ -18,22 +15,21 @@ from fakes.speech_detector import LoudIsSpeech
 from fakes.tone_backend import ToneBackend
 from harken.api import Recognizer
 from harken.errors import OptionError
-from harken.results import Segment
-from harken.streaming import Event, FinalSegment, SpeakersChanged, SpeechEnded
+from harken.streaming import FinalSegment, SpeakersChanged, SpeechEnded
 from harken.streaming.session import LiveSpeakers
 from harken.types import SAMPLE_RATE
 from tiny_models import TOKENIZER
 from transcripts import spoken
 
 
-def said(start_s: float, *words: str, speakers: tuple[str, ...] = (), index: int = 0) -> Segment:
+def said(start_s, *words, speakers=(), index=0):
     """Return a segment with a word each half a second."""
     times_s = [(start_s + n / 2, start_s + (n + 1) / 2) for n in range(len(words))]
     timed = ((*span, f" {word}", speakers) for span, word in zip(times_s, words, strict=True))
     return spoken(*timed, index=index, speakers=speakers)
 
 
-def told(at_s: float, segment: Segment, kind: type[Event] = FinalSegment) -> Event:
+def told(at_s, segment, kind=FinalSegment):
     samples = round(at_s * SAMPLE_RATE)
     return kind(audio_s=segment.end_s, emitted_samples=samples, compute_s=0.0, segment=segment)
 
@@ -47,10 +43,10 @@ SCRIPT = (
 )
 
 
-def followed(block_samples: int) -> list[Event]:
+def followed(block_samples):
     """Return the events of the script with the speakers of the talk."""
     speakers = LiveSpeakers(level_diarizer().begin_live(5.0), lambda text: [len(text)])
-    events: list[Event] = []
+    events = []
     edges = [*range(0, len(TALK), block_samples), len(TALK)]
     for start, end in pairwise(edges):
         due = [event for event in SCRIPT if start < event.emitted_samples <= end]
@@ -59,7 +55,7 @@ def followed(block_samples: int) -> list[Event]:
 
 
 class TestEvents:
-    def test_final_segment_has_speakers_at_once_and_an_event_corrects_them(self) -> None:
+    def test_final_segment_has_speakers_at_once_and_an_event_corrects_them(self):
         """In blocks of any size."""
         first, second, _, correction = events = followed(16_000)
         assert [type(event) for event in events] == [FinalSegment, FinalSegment, SpeechEnded, SpeakersChanged]
@@ -73,7 +69,7 @@ class TestEvents:
         for block_samples in (1_000, 7_777, 100_000, 1_000_000):
             assert followed(block_samples) == events
 
-    def test_segment_is_cut_where_the_speaker_changes_and_numbered_on(self) -> None:
+    def test_segment_is_cut_where_the_speaker_changes_and_numbered_on(self):
         speakers = LiveSpeakers(level_diarizer().begin_live(5.0), lambda text: [len(text)])
         events = speakers.follow(TALK[: 16 * SAMPLE_RATE], [told(16.0, said(9.0, "four", "five", "six"))])
         finals = [event.segment for event in events if isinstance(event, FinalSegment)]
@@ -93,23 +89,19 @@ class TestCommand:
     )
 
     @pytest.fixture
-    def cli(
-        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> CliRunner:
-        monkeypatch.chdir(tmp_path)
-        cli = CliRunner(capsys, monkeypatch)
+    def cli(self, cli):
         cli.loaders["load_diarizer"] = lambda *args, **options: level_diarizer()
         cli.use_texts(window_text(0, "unheard", 1))
         AUDIO_FORMATS["wav s16"].write(Path("talk"), 1.2)
         return cli
 
-    def test_speaker_is_shown_where_it_changes(self, cli: CliRunner) -> None:
+    def test_speaker_is_shown_where_it_changes(self, cli):
         session = hears(cli.monkeypatch, ScriptedLiveSession(self.SCRIPT))
         outcome = cli.run("listen", "talk.wav", "--speakers", "--speaker-delay", 3)
         assert outcome.out.splitlines() == ["A: hello there", "yes well no", "B: good bye"]
-        assert session.speakers["speaker_delay"] == 3.0  # type: ignore[attr-defined]
+        assert session.diarizing["speaker_delay"] == 3.0
 
-    def test_json_has_the_corrections(self, cli: CliRunner) -> None:
+    def test_json_has_the_corrections(self, cli):
         hears(cli.monkeypatch, ScriptedLiveSession(self.SCRIPT))
         lines = [
             json.loads(line) for line in cli.run("listen", "talk.wav", "--speakers", "--json").out.splitlines()
@@ -118,7 +110,7 @@ class TestCommand:
         assert (lines[-1]["segment"]["id"], lines[-1]["segment"]["speaker"]) == (1, "B")
 
     @pytest.mark.parametrize("transcript", ["talk.json", "talk.rttm"])
-    def test_transcript_has_the_corrected_speakers(self, cli: CliRunner, transcript: str) -> None:
+    def test_transcript_has_the_corrected_speakers(self, cli, transcript):
         hears(cli.monkeypatch, ScriptedLiveSession(self.SCRIPT))
         cli.run("listen", "talk.wav", "--speakers", "-o", transcript)
         text = Path(transcript).read_text(encoding="utf-8")
@@ -130,7 +122,7 @@ class TestCommand:
             assert texts == [" hello there", " yes well no", " good bye"]
             assert [speaker["name"] for speaker in written["speakers"]] == ["A", "B"]
 
-    def test_a_delay_without_speakers_or_out_of_range_is_refused(self, cli: CliRunner) -> None:
+    def test_a_delay_without_speakers_or_out_of_range_is_refused(self, cli):
         hears(cli.monkeypatch, ScriptedLiveSession(()))
         assert cli.run("listen", "talk.wav", "--speaker-delay", 3).code == 2
         cli.monkeypatch.undo()

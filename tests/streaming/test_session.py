@@ -1,11 +1,7 @@
 """Live sessions: events and their times for synthetic speech with known words and a model that recognises them."""
 
-from __future__ import annotations
-
 import tracemalloc
-from collections.abc import Sequence
 from threading import Thread
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,29 +9,10 @@ import pytest
 from comparable import comparable
 from fakes.clock import FakeClock
 from fakes.speech_detector import LoudIsSpeech
-from fakes.tone_backend import (
-    LETTER_OPTIONS,
-    WORDS,
-    ToneBackend,
-    ToneEncoderState,
-    ToneFeatures,
-    ToneSpeech,
-    silence,
-    speak_random_words,
-    speak_words,
-)
+from fakes.tone_backend import LETTER_OPTIONS, WORDS, ToneBackend, silence, speak_random_words, speak_words
 from harken.api import Recognizer
-from harken.contract import Floats, SparsePositions
 from harken.errors import AudioError, HarkenError, OptionError, OutOfMemory
-from harken.streaming import (
-    Event,
-    FinalSegment,
-    Interim,
-    LiveSession,
-    LoadChanged,
-    SpeechEnded,
-    SpeechStarted,
-)
+from harken.streaming import FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
 from harken.streaming.config import FINALS
 from harken.transcribe import TranscribeOptions
 from harken.types import HOP_SAMPLES, SAMPLE_RATE
@@ -46,12 +23,12 @@ SENTENCE = silence(1.0) + speak_words(0, 1, 2, 9) + silence(2.0)
 BLOCK = SAMPLE_RATE // 4
 
 
-def listener(backend: ToneBackend | None = None) -> Recognizer:
+def listener(backend=None):
     """Return a model that recognises the synthetic words."""
     return Recognizer(backend or ToneBackend(), TOKENIZER, "listener", speech_detector=LoudIsSpeech)
 
 
-def open_session(backend: ToneBackend | None = None, **changes: Any) -> LiveSession:
+def open_session(backend=None, **changes):
     return listener(backend).stream(**{"clock": None, **LETTER_OPTIONS, **changes})
 
 
@@ -59,7 +36,7 @@ LATE_S = 0.2
 """A word is taken to be spoken so long before what its tokens attend to; here they attend to the word itself."""
 
 
-def events_of(speech: ToneSpeech, **changes: Any) -> list[Event]:
+def events_of(speech, **changes):
     """Return all events of some speech."""
     return run_session(open_session(**changes), speech.samples)
 
@@ -68,7 +45,7 @@ def events_of(speech: ToneSpeech, **changes: Any) -> list[Event]:
 
 
 @pytest.mark.parametrize("finals", FINALS)
-def test_sentence_gives_one_utterance_with_one_segment_and_words_committed_before_it_ends(finals: str) -> None:
+def test_sentence_gives_one_utterance_with_one_segment_and_words_committed_before_it_ends(finals):
     backend = ToneBackend()
     events = run_session(open_session(backend, finals=finals), SENTENCE.samples)
     assert backend.stream_frames
@@ -90,7 +67,7 @@ def test_sentence_gives_one_utterance_with_one_segment_and_words_committed_befor
 
 
 @pytest.mark.parametrize("finals", FINALS)
-def test_a_script_holds_for_interims_finals_and_words(finals: str) -> None:
+def test_a_script_holds_for_interims_finals_and_words(finals):
     events = events_of(SENTENCE, finals=finals, language="sr-Cyrl", word_timestamps=True)
     (utterance,) = check_events(events, len(SENTENCE.samples))
     (segment,), last = utterance.segments, utterance.interims[-1]
@@ -102,19 +79,19 @@ def test_a_script_holds_for_interims_finals_and_words(finals: str) -> None:
 
 
 @pytest.mark.parametrize("finals", FINALS)
-def test_stream_that_ends_within_a_word_has_that_word(finals: str) -> None:
+def test_stream_that_ends_within_a_word_has_that_word(finals):
     stopped = (silence(0.5) + speak_words(0, 1, 2)).samples[: -round(0.25 * SAMPLE_RATE)]
     (utterance,) = check_events(run_session(open_session(finals=finals), stopped), len(stopped))
     assert (utterance.text, utterance.reason) == (" ba co du", "close")
 
 
-def test_a_stream_of_one_utterance_is_transcribed_as_its_recording_to_the_last_sample() -> None:
+def test_a_stream_of_one_utterance_is_transcribed_as_its_recording_to_the_last_sample():
     class RecordingBackend(ToneBackend):
-        def encode(self, mel: Floats, positions: SparsePositions | None = None) -> ToneFeatures:
+        def encode(self, mel, positions=None):
             heard.append(mel)
             return super().encode(mel, positions)
 
-    heard: list[Floats] = []
+    heard = []
     samples = speak_words(0, 1, 2).samples[: HOP_SAMPLES * 100 + HOP_SAMPLES // 2]
     events = run_session(open_session(RecordingBackend()), samples)
     text = listener(RecordingBackend()).transcribe(samples, **LETTER_OPTIONS).text
@@ -124,7 +101,7 @@ def test_a_stream_of_one_utterance_is_transcribed_as_its_recording_to_the_last_s
 
 
 @pytest.mark.parametrize("finals", FINALS)
-def test_flush_ends_the_utterance_and_speech_after_it_is_another(finals: str) -> None:
+def test_flush_ends_the_utterance_and_speech_after_it_is_another(finals):
     session, speech = open_session(finals=finals), silence(0.5) + speak_words(0, 1)
     events = session.feed(speech.samples) + session.flush()
     assert events[-1].emitted_samples == len(speech.samples)
@@ -135,7 +112,7 @@ def test_flush_ends_the_utterance_and_speech_after_it_is_another(finals: str) ->
 
 
 @pytest.mark.parametrize("finals", FINALS)
-def test_an_utterance_is_conditioned_on_the_text_before_it_if_that_was_asked_for(finals: str) -> None:
+def test_an_utterance_is_conditioned_on_the_text_before_it_if_that_was_asked_for(finals):
     for conditioned in (True, False):
         backend = ToneBackend()
         session = open_session(backend, finals=finals, condition_on_previous_text=conditioned)
@@ -146,13 +123,13 @@ def test_an_utterance_is_conditioned_on_the_text_before_it_if_that_was_asked_for
         assert (last_prompt[: len(text) + 1] == (TOKENIZER.sot_prev, *text)) == conditioned
 
 
-def test_short_sentence_is_heard_with_its_continuation() -> None:
+def test_short_sentence_is_heard_with_its_continuation():
     speech = silence(0.5) + speak_words(0, 9) + silence(1.0) + speak_words(1, 2) + silence(2.0)
     (utterance,) = group_utterances(events_of(speech))
     assert utterance.text == " ba mi. co du"
 
 
-def test_local_agreement_commits_no_unstable_words() -> None:
+def test_local_agreement_commits_no_unstable_words():
     """The model changes each word for a second; by the time that some windows agree it is right."""
     speech = silence(0.5) + speak_random_words(12) + silence(2.0)
     wrong, changes = {}, {"commit_delay_frames": 0, "hop_frames": 26, "window_frames": 100}
@@ -164,7 +141,7 @@ def test_local_agreement_commits_no_unstable_words() -> None:
     assert wrong[1] > wrong[4] == 0
 
 
-def _words(interims: list[Interim]) -> list[Any]:
+def _words(interims):
     return [word for interim in interims for word in interim.words]
 
 
@@ -172,7 +149,7 @@ def _words(interims: list[Interim]) -> list[Any]:
 
 
 @pytest.mark.parametrize("finals", ["exact", "streamed"])
-def test_committed_words_after_a_split_go_to_the_next_utterance(finals: str) -> None:
+def test_committed_words_after_a_split_go_to_the_next_utterance(finals):
     """One pause early in the second half of the limit, where the split happens long after it."""
     speech = silence(0.4) + speak_random_words(10, seed=1) + silence(0.3) + speak_random_words(40, seed=2)
     events = events_of(speech, finals=finals, local_agreement=1)
@@ -185,7 +162,7 @@ def test_committed_words_after_a_split_go_to_the_next_utterance(finals: str) -> 
     assert (first.text + second.text) == speech.text[: len(first.text + second.text)]
 
 
-def test_words_behind_a_split_at_a_long_pause_have_their_times() -> None:
+def test_words_behind_a_split_at_a_long_pause_have_their_times():
     """An utterance without a silence in its second half is split at an earlier one, of which a part is in neither."""
     fluent = speak_random_words(15, seed=2, gap_s=0.03)
     speech = silence(0.4) + speak_random_words(3, seed=1) + silence(1.3) + fluent + silence(2.0)
@@ -197,7 +174,7 @@ def test_words_behind_a_split_at_a_long_pause_have_their_times() -> None:
     assert found == [(text, pytest.approx(start_s, abs=0.11)) for text, start_s, _ in speech.words]
 
 
-def test_a_turn_longer_than_a_window_has_the_segments_of_a_recording_of_all_its_samples() -> None:
+def test_a_turn_longer_than_a_window_has_the_segments_of_a_recording_of_all_its_samples():
     speech = silence(0.4) + speak_random_words(60, seed=1) + silence(2.0) + speak_words(0, 2) + silence(0.5)
     events = events_of(speech, finals="turns", word_timestamps=True)
     first, *parts, last = check_events(events, len(speech.samples))
@@ -209,7 +186,7 @@ def test_a_turn_longer_than_a_window_has_the_segments_of_a_recording_of_all_its_
         assert comparable(turn.segments, began) == comparable(offline)
 
 
-def test_hallucinations_are_not_emitted_at_the_limit() -> None:
+def test_hallucinations_are_not_emitted_at_the_limit():
     speech = silence(0.4) + speak_random_words(40)
     events = events_of(speech, finals="streamed", hallucination_threshold=1e-9)
     assert "limit" in [event.reason for event in events if isinstance(event, SpeechEnded)]
@@ -219,7 +196,7 @@ def test_hallucinations_are_not_emitted_at_the_limit() -> None:
 # --- silence, memory and cost -------------------------------------------------------------------------------
 
 
-def test_silence_gives_no_events_and_no_model_calls() -> None:
+def test_silence_gives_no_events_and_no_model_calls():
     backend = ToneBackend()
     session = open_session(backend)
     assert run_session(session, silence(120).samples, range(0, 120 * SAMPLE_RATE, BLOCK)) == []
@@ -232,7 +209,7 @@ def test_silence_gives_no_events_and_no_model_calls() -> None:
     [(speak_random_words(12) + speak_words(9) + silence(4.0), 4), (speak_random_words(30, gap_s=0.12), 6)],
     ids=["utterances", "without a pause"],
 )
-def test_memory_does_not_grow(speech: ToneSpeech, times: int) -> None:
+def test_memory_does_not_grow(speech, times):
     backend, held = ToneBackend(), []
     session = open_session(backend, delay="high")
     tracemalloc.start()
@@ -263,7 +240,7 @@ SMEAR_S = 0.04
     ],
     ids=str,
 )
-def test_no_word_is_shown_or_committed_after_its_latency_bound(changes: dict[str, Any]) -> None:
+def test_no_word_is_shown_or_committed_after_its_latency_bound(changes):
     speech = silence(0.83) + speak_random_words(40, gap_s=0.1) + silence(2.0)
     session = open_session(**changes)
     events, bound = run_session(session, speech.samples), session.plan.bound
@@ -277,10 +254,10 @@ def test_no_word_is_shown_or_committed_after_its_latency_bound(changes: dict[str
     assert shown_late_s <= bound.interim_wait_s + SMEAR_S
 
 
-def emission_times(events: list[Event]) -> tuple[list[float], list[float]]:
+def emission_times(events):
     """Return the times at which each word of a stream was first shown, and at which it was committed."""
-    shown: list[float] = []
-    committed: list[float] = []
+    shown = []
+    committed = []
     finished = ""
     for event in events:
         certain = tentative = ""
@@ -297,11 +274,11 @@ def emission_times(events: list[Event]) -> tuple[list[float], list[float]]:
 # --- load ---------------------------------------------------------------------------------------------------
 
 
-def load_changes(events: list[Event]) -> list[LoadChanged]:
+def load_changes(events):
     return [event for event in events if isinstance(event, LoadChanged)]
 
 
-def test_load_level_rises_on_a_slow_machine_and_falls_after_it() -> None:
+def test_load_level_rises_on_a_slow_machine_and_falls_after_it():
     clock = FakeClock()
     backend = ToneBackend(clock=clock)
     session, slow = open_session(backend, clock=clock), silence(0.5) + speak_random_words(40)
@@ -324,7 +301,7 @@ def test_load_level_rises_on_a_slow_machine_and_falls_after_it() -> None:
     assert not load_changes(events_of(slow)), "without a clock nothing is late"
 
 
-def test_session_on_a_busy_machine_says_its_level_first_and_climbs_back() -> None:
+def test_session_on_a_busy_machine_says_its_level_first_and_climbs_back():
     clock = FakeClock()
     backend = ToneBackend(clock=clock, encode_s=0.7)
     session = open_session(backend, clock=clock, delay="low")
@@ -344,7 +321,7 @@ def test_session_on_a_busy_machine_says_its_level_first_and_climbs_back() -> Non
 
 
 @pytest.mark.parametrize("finals", FINALS)
-def test_no_word_is_lost_on_a_machine_that_can_keep_no_level(finals: str) -> None:
+def test_no_word_is_lost_on_a_machine_that_can_keep_no_level(finals):
     clock = FakeClock()
     session = open_session(ToneBackend(clock=clock, encode_s=5.0), clock=clock, finals=finals)
     assert not session.plan.bound.sustainable
@@ -357,7 +334,7 @@ def test_no_word_is_lost_on_a_machine_that_can_keep_no_level(finals: str) -> Non
     assert final_text(events) == speech.text
 
 
-def test_options_that_mean_nothing_in_a_stream_are_refused() -> None:
+def test_options_that_mean_nothing_in_a_stream_are_refused():
     for name, value in {"clip_timestamps": (0.0, 3.0), "prefix": "a", "vad": False}.items():
         with pytest.raises(OptionError, match=f"{name}=.*: allowed is none in a live stream"):
             listener(ToneBackend()).stream(**{name: value})
@@ -365,7 +342,7 @@ def test_options_that_mean_nothing_in_a_stream_are_refused() -> None:
             listener(ToneBackend()).stream(TranscribeOptions(**{name: value}))
 
 
-def test_next_session_is_measured_again_if_the_machine_was_busy() -> None:
+def test_next_session_is_measured_again_if_the_machine_was_busy():
     clock = FakeClock()
     backend = ToneBackend(clock=clock, encode_s=5.0)
     recognizer = listener(backend)
@@ -384,7 +361,7 @@ def test_next_session_is_measured_again_if_the_machine_was_busy() -> None:
 # --- samples ------------------------------------------------------------------------------------------------
 
 
-def test_invalid_samples_are_refused_and_the_session_goes_on() -> None:
+def test_invalid_samples_are_refused_and_the_session_goes_on():
     session, half = open_session(), len(SENTENCE.samples) // 2
     events = session.feed(SENTENCE.samples[:half])
     for samples, message in (
@@ -396,32 +373,32 @@ def test_invalid_samples_are_refused_and_the_session_goes_on() -> None:
         (SENTENCE.samples * 32768, r"as large as \d+.*allowed are floats in \[-1, 1\]"),
     ):
         with pytest.raises(AudioError, match=message) as error:
-            session.feed(samples)  # type: ignore[arg-type]
+            session.feed(samples)
         assert "\n" not in str(error.value)
     assert events + session.feed(SENTENCE.samples[half:]) + session.close() == events_of(SENTENCE)
 
 
 @pytest.mark.parametrize("value", [9.0, -1e20, 3e38])
-def test_one_wild_sample_costs_no_words(value: float) -> None:
+def test_one_wild_sample_costs_no_words(value):
     samples = SENTENCE.samples.copy()
     samples[SAMPLE_RATE // 2] = value
     for cuts in ((), range(0, len(samples), 2000)):
         assert final_text(run_session(open_session(), samples, cuts)) == SENTENCE.text
 
 
-def test_session_in_use_by_another_thread_is_refused_and_unharmed() -> None:
-    refusals: list[str] = []
+def test_session_in_use_by_another_thread_is_refused_and_unharmed():
+    refusals = []
 
     class SharingBackend(ToneBackend):
         """A backend during whose work another thread uses the session."""
 
-        def encode_chunk(self, states: Sequence[ToneEncoderState], mel: Floats, final_frames: int) -> None:
+        def encode_chunk(self, states, mel, final_frames):
             other = Thread(target=use_at_once)
             other.start()
             other.join()
             super().encode_chunk(states, mel, final_frames)
 
-    def use_at_once() -> None:
+    def use_at_once():
         for use in (lambda: session.feed(SENTENCE.samples), session.flush, session.close):
             try:
                 use()
@@ -437,11 +414,11 @@ def test_session_in_use_by_another_thread_is_refused_and_unharmed() -> None:
     }
 
 
-def test_samples_of_16_bits_are_taken_and_neither_modified_nor_kept_by_reference() -> None:
+def test_samples_of_16_bits_are_taken_and_neither_modified_nor_kept_by_reference():
     pcm = (SENTENCE.samples * 32768).astype(np.int16)
     expected = run_session(open_session(), pcm.astype(np.float32) / 32768)
     assert final_text(expected) == SENTENCE.text
-    session, events = open_session(), list[Event]()
+    session, events = open_session(), []
     for block in np.split(pcm, range(BLOCK, len(pcm), BLOCK)):
         reused = block.copy()
         events += session.feed(reused)
@@ -456,9 +433,9 @@ def test_samples_of_16_bits_are_taken_and_neither_modified_nor_kept_by_reference
 class FailingBackend(ToneBackend):
     """A backend that raises its failure once, when an utterance is transcribed."""
 
-    failure: BaseException | None = None
+    failure = None
 
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> ToneFeatures:
+    def encode(self, mel, positions=None):
         if failure := self.failure:
             self.failure = None
             raise failure
@@ -466,9 +443,7 @@ class FailingBackend(ToneBackend):
 
 
 @pytest.mark.parametrize("failure", [MemoryError(), OutOfMemory("too little memory"), KeyboardInterrupt()])
-def test_a_stream_whose_call_failed_says_so_and_its_events_until_then_and_other_streams_are_kept(
-    failure: BaseException,
-) -> None:
+def test_a_stream_whose_call_failed_says_so_and_its_events_until_then_and_other_streams_are_kept(failure):
     backend = FailingBackend()
     sessions = listener(backend).stream_many(2, clock=None, **LETTER_OPTIONS)
     for name in ("door", "gate"):
@@ -496,7 +471,7 @@ def test_a_stream_whose_call_failed_says_so_and_its_events_until_then_and_other_
     assert sessions.feed({"door": SENTENCE.samples})["door"] == expected
 
 
-def test_a_close_that_failed_is_no_close() -> None:
+def test_a_close_that_failed_is_no_close():
     backend = FailingBackend()
     session, stopped = open_session(backend), (silence(0.5) + speak_words(0, 1, 2)).samples
     session.feed(stopped)
@@ -513,7 +488,7 @@ def test_a_close_that_failed_is_no_close() -> None:
 # --- several streams ----------------------------------------------------------------------------------------
 
 
-def test_what_is_closed_unknown_or_invalid_is_refused_and_no_stream_is_fed() -> None:
+def test_what_is_closed_unknown_or_invalid_is_refused_and_no_stream_is_fed():
     session, sessions = open_session(), listener().stream_many(2, clock=None, **LETTER_OPTIONS)
     session.close()
     assert session.close() == []
@@ -536,7 +511,7 @@ def test_what_is_closed_unknown_or_invalid_is_refused_and_no_stream_is_fed() -> 
 
 
 @pytest.mark.parametrize("finals", FINALS)
-def test_simultaneous_requests_of_streams_are_batched(finals: str) -> None:
+def test_simultaneous_requests_of_streams_are_batched(finals):
     backend = ToneBackend()
     sessions = listener(backend).stream_many(3, clock=None, finals=finals, **LETTER_OPTIONS)
     for name in "abc":

@@ -1,7 +1,5 @@
 """What a stream hears before any word: where utterances begin and end, signal to noise; and what it keeps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -10,13 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, VadOptions
-from harken.streaming.speech import (
-    Endpointer,
-    SnrEstimator,
-    UtteranceEnd,
-    UtteranceStart,
-    is_noisy,
-)
+from harken.streaming.speech import Endpointer, SnrEstimator, UtteranceEnd, UtteranceStart, is_noisy
 from harken.streaming.stream import SampleBuffer
 
 # --- utterances ---------------------------------------------------------------------------------------------
@@ -196,9 +188,7 @@ def test_a_stream_is_noisy_with_hysteresis():
     lengths=st.lists(st.integers(0, 50), max_size=12),
     reads=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 60)), min_size=12, max_size=12),
 )
-def test_samples_are_addressed_by_their_number_in_the_stream(
-    lengths: list[int], reads: list[tuple[int, int]]
-) -> None:
+def test_samples_are_addressed_by_their_number_in_the_stream(lengths, reads):
     samples = np.arange(sum(lengths), dtype=np.float32)
     buffer, discarded = SampleBuffer(), 0
     for (first, length), block in zip(reads, np.split(samples, np.cumsum(lengths)), strict=False):
@@ -213,7 +203,7 @@ def test_samples_are_addressed_by_their_number_in_the_stream(
         np.testing.assert_array_equal(buffer.between(start, buffer.end), samples[start : buffer.end])
 
 
-def test_discarded_samples_are_freed() -> None:
+def test_discarded_samples_are_freed():
     buffer = SampleBuffer()
     for _ in range(100):
         buffer.add(np.zeros(1000, np.float32))

@@ -1,11 +1,7 @@
 """An utterance in progress: its windows, its commits and splits, its text, words and sentences, hallucinations."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +10,6 @@ from hypothesis import strategies as st
 
 from fakes.speech_detector import noise_and_silence
 from harken.audio.mel import LOG_MEL_FLOOR, LogMel, normalize
-from harken.contract import Floats
 from harken.decoding import PartialHypothesis
 from harken.streaming.config import StreamingConfig
 from harken.streaming.utterance import ActiveUtterance, TimedToken, stable_prefix_length
@@ -23,7 +18,6 @@ from harken.streaming.utterance_audio import (
     FINAL_SILENCE_FRAMES,
     TRAILING_SILENCE_FRAMES,
     WINDOW_BUCKET_FRAMES,
-    EncoderChunk,
     UtteranceAudio,
 )
 from tiny_models import TOKENIZER
@@ -47,13 +41,13 @@ class FakeEncoder:
 class AudioFeeder:
     """Feeds an utterance as a stream does, and checks every window against the mel frames of all its samples."""
 
-    def __init__(self, samples: Floats, start_frame: int) -> None:
+    def __init__(self, samples, start_frame):
         self.encoder = FakeEncoder()
         self.audio = UtteranceAudio(self.encoder, N_MELS, start_frame)
-        self.final_spans: list[tuple[int, int]] = []
+        self.final_spans = []
         self._samples = samples
 
-    def update(self, config: StreamingConfig, late_samples: int) -> None:
+    def update(self, config, late_samples):
         """Encode the next window when it is due, or some samples later."""
         self._receive_until(self.audio.next_update_sample(config) + late_samples)
         chunk = self.audio.next_chunk(config)
@@ -61,7 +55,7 @@ class AudioFeeder:
         self._check(chunk, LogMel(N_MELS).feed(self._received), TRAILING_SILENCE_FRAMES)
         assert self.final_spans[-1][1] <= self.audio.encoded_frames
 
-    def end(self, frame: int) -> EncoderChunk:
+    def end(self, frame):
         """Encode the rest up to a frame of the stream."""
         self._receive_until(160 * frame)
         chunk = self.audio.last_chunk(frame)
@@ -71,16 +65,16 @@ class AudioFeeder:
         self._check(chunk, whole, silence)
         return chunk
 
-    def _receive_until(self, sample: int) -> None:
+    def _receive_until(self, sample):
         assert sample <= len(self._samples), "the test asks for more than there is"
         if sample > self.audio.next_sample:
             self.audio.add_samples(self._samples[self.audio.next_sample : sample])
 
     @property
-    def _received(self) -> Floats:
+    def _received(self):
         return self._samples[self.audio.start_sample : self.audio.next_sample]
 
-    def _check(self, chunk: EncoderChunk, whole: Floats, silence_frames: int) -> None:
+    def _check(self, chunk, whole, silence_frames):
         """Check that a chunk has the frames after the final ones, normalized by all frames so far, then silence."""
         whole = whole[:, : self.audio.encoded_frames + 1]
         ceiling = float(whole.max(initial=LOG_MEL_FLOOR))
@@ -103,7 +97,7 @@ late_samples = st.just(0) | st.integers(6000, 12_000)
     start_frame=st.integers(0, 40),
     end=st.floats(0, 1),
 )
-def test_every_frame_becomes_final_exactly_once(updates: list[Any], start_frame: int, end: float):
+def test_every_frame_becomes_final_exactly_once(updates, start_frame, end):
     """For any changes of the configuration, late updates, and any end."""
     feeder = AudioFeeder(noise_and_silence(20.0, seed=3), start_frame)
     for one, other, history, late in updates:
@@ -125,16 +119,14 @@ def test_every_frame_becomes_final_exactly_once(updates: list[Any], start_frame:
 # --- commits ------------------------------------------------------------------------------------------------
 
 
-def new_utterance(
-    encoded_frames: int = 200, start_frame: int = START_FRAME, n_final: int = 0, **fields: Any
-) -> ActiveUtterance:
+def new_utterance(encoded_frames=200, start_frame=START_FRAME, n_final=0, **fields):
     audio = UtteranceAudio(FakeEncoder(final_positions=n_final), N_MELS, start_frame)
     audio.encoded_frames = encoded_frames
     given = {"language": "en", "no_speech_prob": 0.25, **fields}
     return ActiveUtterance(audio=audio, tokenizer=TOKENIZER, **given)
 
 
-def hypothesis(tokens: Sequence[int], positions: Sequence[int], **fields: Any) -> PartialHypothesis:
+def hypothesis(tokens, positions, **fields):
     """Return a hypothesis whose tokens attend to given positions; the last position is that of the next token."""
     given = {
         "logprobs": (-0.1,) * len(tokens),
@@ -147,23 +139,23 @@ def hypothesis(tokens: Sequence[int], positions: Sequence[int], **fields: Any) -
     )
 
 
-def spoken(text: str, positions: Sequence[int], **fields: Any) -> PartialHypothesis:
+def spoken(text, positions, **fields):
     """Return a hypothesis in which all tokens of a word attend to one position."""
     words = [" " + word for word in text.split()]
     starts = [position for position, word in zip(positions, words, strict=False) for _ in word.encode()]
     return hypothesis(TOKENIZER.encode("".join(words)), [*starts, positions[len(words)]], **fields)
 
 
-def text(tokens: Sequence[TimedToken]) -> str:
+def text(tokens):
     return TOKENIZER.decode([token.token for token in tokens])
 
 
-def texts_of(utterance: ActiveUtterance) -> tuple[str, str]:
+def texts_of(utterance):
     """Return the committed and the tentative text."""
     return text(utterance.committed), TOKENIZER.decode(utterance.tentative)
 
 
-def partly_committed() -> ActiveUtterance:
+def partly_committed():
     """Return an utterance of "to be or not", of which "to be" is old enough; the words begin at 10, 30, 60, 81."""
     utterance = new_utterance()
     utterance.update(spoken("to be or not", [10, 30, 60, 81, 90]), CONFIG)
@@ -205,7 +197,7 @@ def test_rejected_hypothesis_is_only_a_draft():
     delay_frames=st.integers(0, 100),
 )
 def test_committed_tokens_are_agreed_whole_words_with_the_delay_behind_them(
-    hypotheses: list[list[str]], steps: list[int], words: list[int], agreement: int, delay_frames: int
+    hypotheses, steps, words, agreement, delay_frames
 ):
     """And no further word could be committed."""
     latest, *earlier = ([ord(letter) for letter in letters] for letters in hypotheses)
@@ -216,7 +208,7 @@ def test_committed_tokens_are_agreed_whole_words_with_the_delay_behind_them(
     # Each earlier hypothesis had heard a hop less.
     heard_until = 100 - (delay_frames + 10 * (agreement - 1)) // 2
 
-    def may_be_committed(end: int) -> bool:
+    def may_be_committed(end):
         agreed = all(other[:end] == latest[:end] for other in earlier[: agreement - 1])
         word_end = min(positions[end], positions[end - 1] + 25)  # half a second's pause is not part of a word
         return len(earlier) >= agreement - 1 and agreed and word_end <= heard_until
@@ -269,7 +261,7 @@ STEP = 10
 """Positions from the start of one token to that of the next."""
 
 
-def byte_tokens(data: bytes) -> list[TimedToken]:
+def byte_tokens(data):
     """Return timed tokens, a byte each, that begin one after another."""
     return [
         TimedToken(token=byte, logprob=-0.1 * (i % 3), start_position=STEP * i, end_position=STEP * (i + 1))
@@ -277,13 +269,13 @@ def byte_tokens(data: bytes) -> list[TimedToken]:
     ]
 
 
-def saying(committed: bytes, tentative: bytes = b"") -> ActiveUtterance:
+def saying(committed, tentative=b""):
     return new_utterance(400, committed=byte_tokens(committed), tentative=tuple(tentative))
 
 
 @given(text=st.text("ab €é😀.", max_size=12), cuts=st.lists(st.integers(0, 48), min_size=4, max_size=4))
 @example(text="€", cuts=[1, 2, 2, 3])
-def test_committed_text_only_grows_and_never_ends_inside_a_character(text: str, cuts: list[int]):
+def test_committed_text_only_grows_and_never_ends_inside_a_character(text, cuts):
     """For any split of a text into committed, tentative and future tokens; invalid bytes are shown."""
     assert saying(b" a\xe2", b" b").text == ("a", "\ufffd b")
     data = text.encode()
@@ -306,7 +298,7 @@ def test_sentence_end_is_found_in_the_last_characters():
     assert not saying("好".encode(), "。".encode()[:2]).ends_sentence
 
 
-def segments_of(data: bytes) -> list[Any]:
+def segments_of(data):
     return saying(data).segments(byte_tokens(data), with_words=True)
 
 
@@ -323,7 +315,7 @@ def test_each_sentence_is_a_segment_and_words_have_times_in_the_stream():
 
 
 @given(data=st.text("ab .?€,\"'", max_size=25).map(str.encode) | st.binary(max_size=20))
-def test_segments_and_words_contain_all_text_in_order(data: bytes):
+def test_segments_and_words_contain_all_text_in_order(data):
     found = segments_of(data)
     assert tuple(token for segment in found for token in segment.tokens) == tuple(data)
     if "�" not in (whole := data.decode(errors="replace")):
@@ -333,7 +325,7 @@ def test_segments_and_words_contain_all_text_in_order(data: bytes):
         assert all(one.end_s <= other.start_s for one, other in pairwise(timed))
 
 
-def test_word_times_are_monotonic_with_attention_to_earlier_audio() -> None:
+def test_word_times_are_monotonic_with_attention_to_earlier_audio():
     """The last word attends to audio before the committed words; the full stop belongs to the word before it."""
     utterance = new_utterance(0)
     for said, positions in ((" ba", [40, 45, 50, 60]), (".", [10, 12]), (" co", [5, 6, 7, 70])):
@@ -346,9 +338,7 @@ def test_word_times_are_monotonic_with_attention_to_earlier_audio() -> None:
 # --- hallucinations -----------------------------------------------------------------------------------------
 
 
-def candidate(
-    said: str = " To be or not to be", logprob: float = -0.1, no_speech: float = 0.05, diffuse: bool = False
-) -> PartialHypothesis:
+def candidate(said=" To be or not to be", logprob=-0.1, no_speech=0.05, diffuse=False):
     positions = 5 * np.arange(len(said) + 1)
     sharp = np.tile((np.arange(300) == positions[:, None]).astype(np.float32), (2, 1, 1))
     return hypothesis(
@@ -371,6 +361,6 @@ def candidate(
         (candidate(" a b c d e f g h i j k l m", logprob=-1.0, diffuse=True), 0.45, False),
     ],
 )
-def test_hallucinations_are_rejected_and_speech_is_not(candidate: Any, speech_prob: float, rejected: bool):
+def test_hallucinations_are_rejected_and_speech_is_not(candidate, speech_prob, rejected):
     probabilities = np.full(100, speech_prob, np.float32)
     assert new_utterance(400).is_hallucination(candidate, probabilities, 0.5) is rejected

@@ -1,10 +1,6 @@
 """The worker: batches of requests from several streams, and the response to each; final passes over utterances."""
 
-from __future__ import annotations
-
-from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,18 +9,16 @@ from fakes.backends import (
     WINDOW_POSITIONS,
     WINDOW_S,
     ScriptedBackend,
-    ScriptedBackendSession,
     TranscriptBackend,
     logits_of_texts,
     window_text,
 )
 from fakes.drafts import eager_decoder
 from fakes.speech_detector import noise_and_silence
-from harken.contract import Backend, Floats
 from harken.decoding import make_prompt
 from harken.errors import AudioError
 from harken.streaming.utterance_audio import EncoderChunk
-from harken.streaming.worker import FinalRequest, ModelResponse, ModelWorker, PartialRequest, final_pass
+from harken.streaming.worker import FinalRequest, ModelWorker, PartialRequest, final_pass
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions, WindowDecoder
 from tiny_models import DIMS, TOKENIZER
@@ -38,7 +32,7 @@ class StreamFeatures(list[int]):
     """`harken.contract.Features`: the number of the stream of each window."""
 
     @property
-    def n_windows(self) -> int:
+    def n_windows(self):
         return len(self)
 
 
@@ -48,28 +42,24 @@ class StreamBackend(ScriptedBackend):
     The state of an encoder is the number of its stream.
     """
 
-    def __init__(
-        self, *texts: str, languages: Sequence[str] = ("en",) * 3, tokenizer: Tokenizer = TOKENIZER
-    ) -> None:
+    def __init__(self, *texts, languages=("en",) * 3, tokenizer=TOKENIZER):
         super().__init__(self._logits, 64)
         self.texts, self.languages, self.tokenizer = texts, languages, tokenizer
-        self.encoded: list[list[int]] = []
+        self.encoded = []
 
-    def encode_chunk(self, states: Sequence[int], mel: Floats, final_frames: int) -> None:
+    def encode_chunk(self, states, mel, final_frames):
         self.encoded.append([*states])
         for encoder, window in zip(states, mel, strict=True):
             assert (window == encoder).all(), "each encoder gets the audio of its stream"
 
-    def stream_features(self, states: Sequence[int]) -> StreamFeatures:
+    def stream_features(self, states):
         return StreamFeatures(states)
 
-    def open_session(
-        self, features: Any, row_windows: Sequence[int], capacity: int, *, attention: bool = False
-    ) -> ScriptedBackendSession:
+    def open_session(self, features, row_windows, capacity, *, attention=False):
         numbers = [features[row] for row in row_windows]
         return super().open_session(features, numbers, capacity, attention=attention)
 
-    def _logits(self, number: int, seen: tuple[int, ...]) -> Floats:
+    def _logits(self, number, seen):
         """Return logits of the language behind the start alone, and of the text behind the rest of the prompt."""
         tokenizer, logits = self.tokenizer, np.zeros(DIMS.n_vocab, np.float32)
         if tokenizer.sot not in seen:
@@ -81,13 +71,7 @@ class StreamBackend(ScriptedBackend):
         return logits
 
 
-def partial_request(
-    encoder: int,
-    *,
-    frames: int = 21,
-    final_frames: int = 4,
-    **fields: Any,
-) -> PartialRequest:
+def partial_request(encoder, *, frames=21, final_frames=4, **fields):
     mel = np.full((DIMS.n_mels, frames), encoder, np.float32)
     chunk = EncoderChunk(mel=mel, final_frames=final_frames, positions=100, frame_threshold=0)
     given = {
@@ -101,22 +85,22 @@ def partial_request(
     return PartialRequest(encoder=encoder, chunk=chunk, **given | silent | fields)
 
 
-def worker(backend: Backend, **options: object) -> ModelWorker:
+def worker(backend, **options):
     return ModelWorker(WindowDecoder(backend, TOKENIZER, replace(OPTIONS, **options)))
 
 
-def run(model_worker: ModelWorker, *requests: PartialRequest) -> list[ModelResponse]:
+def run(model_worker, *requests):
     """Return the responses to streams that each make a request, all at the same time."""
-    responses: dict[int, ModelResponse] = {}
+    responses = {}
 
-    def stream(number: int, request: PartialRequest) -> Generator[PartialRequest, ModelResponse, None]:
+    def stream(number, request):
         responses[number] = yield request
 
     model_worker.run([stream(*numbered) for numbered in enumerate(requests)])
     return [responses[number] for number in range(len(requests))]
 
 
-def texts(responses: Sequence[ModelResponse]) -> list[str]:
+def texts(responses):
     return [TOKENIZER.decode(response.hypothesis.tokens) for response in responses]
 
 
@@ -142,12 +126,12 @@ def test_windows_of_one_shape_are_encoded_together_and_all_decoded_together():
 # --- languages and prompts ----------------------------------------------------------------------------------
 
 
-def read_prompts(backend: StreamBackend) -> list[tuple[int, ...]]:
+def read_prompts(backend):
     """Return the tokens that each row of the last decode reads first."""
     return backend.sessions[-1].read[0]
 
 
-def prompt(language: str, previous: bytes = b"", carried: bytes = b"") -> tuple[int, ...]:
+def prompt(language, previous=b"", carried=b""):
     options = {"language": language, "task": "transcribe", "timestamps": False}
     return make_prompt(TOKENIZER, 64, **options, previous_tokens=previous, initial_prompt_tokens=carried)
 
@@ -163,9 +147,7 @@ def prompt(language: str, previous: bytes = b"", carried: bytes = b"") -> tuple[
         (None, ("fr",), [None, None, "es"], ["fr", "fr", "es"], True),
     ],
 )
-def test_language_is_detected_only_where_it_is_unknown(
-    option: str | None, allowed: tuple[str, ...], known: list[str | None], expected: list[str], detects: bool
-):
+def test_language_is_detected_only_where_it_is_unknown(option, allowed, known, expected, detects):
     backend = StreamBackend("one", "two", "three", languages=("de", "fr", "en"))
     requests = [partial_request(number, language=code) for number, code in enumerate(known)]
     responses = run(worker(backend, language=option, languages=allowed), *requests)
@@ -202,7 +184,7 @@ def test_english_only_model_detects_no_language():
 @pytest.mark.parametrize(
     ("options", "text"), [({"suppress_regex": "[0-9]"}, "ab"), ({"suppress_tokens": (98,)}, "a1")]
 )
-def test_suppressed_tokens_are_not_decoded(options: dict[str, Any], text: str):
+def test_suppressed_tokens_are_not_decoded(options, text):
     (found,) = texts(run(worker(StreamBackend("a1b"), **options), partial_request(0)))
     assert {*found} & {*"a1b"} <= {*text}
     assert found.startswith("a")

@@ -1,7 +1,5 @@
 """Languages by any name or tag, and texts in either script of Chinese and of Serbian."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +24,7 @@ SPELLINGS = {
 }
 
 
-def test_languages_are_known_by_code_name_alias_and_tag() -> None:
+def test_languages_are_known_by_code_name_alias_and_tag():
     for found, spellings in SPELLINGS.items():
         for spelling in spellings.split("|"):
             assert from_language_tag(spelling) == found, spelling
@@ -40,7 +38,7 @@ def test_languages_are_known_by_code_name_alias_and_tag() -> None:
         assert from_language_tag(anything) is None
 
 
-def test_unknown_language_is_refused_with_the_nearest_and_the_allowed() -> None:
+def test_unknown_language_is_refused_with_the_nearest_and_the_allowed():
     with pytest.raises(OptionError, match=r"language='Germn': .*\byue\b.*nearest: de \(german\)") as caught:
         to_language_code("Germn")
     assert caught.value.field == "language"
@@ -70,7 +68,7 @@ TEXTS = [
 ]
 
 
-def written(text: str, language: str, script: str, *, unfinished: bool = False) -> str:
+def written(text, language, script, *, unfinished=False):
     changes = script_named(language, script).changes(text, unfinished=unfinished)
     for start, end, after in reversed([*changes]):
         text = text[:start] + after + text[end:]
@@ -78,20 +76,20 @@ def written(text: str, language: str, script: str, *, unfinished: bool = False) 
 
 
 @pytest.mark.parametrize(("language", "first", "second"), TEXTS)
-def test_a_text_is_written_in_either_script(language: str, first: str, second: str) -> None:
+def test_a_text_is_written_in_either_script(language, first, second):
     for script, expected in zip(SCRIPTS[language], (first, second), strict=True):
         for text in (first, second):
             assert written(text, language, script) == expected
 
 
-def test_words_with_letters_that_serbian_lacks_stay_and_forms_of_taiwan_are_traditional() -> None:
+def test_words_with_letters_that_serbian_lacks_stay_and_forms_of_taiwan_are_traditional():
     assert written("Windows i YouTube rade", "sr", "Cyrl") == "Windows и YouTube раде"
     assert written("为什么里面", "zh", "Hant") == "為什麼裡面"
     assert written("头发", "zh", "Hant", unfinished=True) == "頭發"  # letter by letter
 
 
 @given(st.text("后皇头发里干系统了解台面 a"), st.text("后皇头发里干系统了解台面 a"))
-def test_what_follows_does_not_change_an_unfinished_chinese_text(text: str, following: str) -> None:
+def test_what_follows_does_not_change_an_unfinished_chinese_text(text, following):
     for script in SCRIPTS["zh"]:
         whole = written(text + following, "zh", script, unfinished=True)
         assert whole.startswith(written(text, "zh", script, unfinished=True))
@@ -99,6 +97,6 @@ def test_what_follows_does_not_change_an_unfinished_chinese_text(text: str, foll
 
 
 @given(st.text("абвљњџЉЊЏdžnjljDŽNJLJšć "))
-def test_serbian_letters_of_the_other_alphabet_are_gone(text: str) -> None:
+def test_serbian_letters_of_the_other_alphabet_are_gone(text):
     assert not {*written(text, "sr", "Latn")} & {*"абвљњџЉЊЏ"}
     assert not {*written(text, "sr", "Cyrl")} & {*"džnjljDŽNJLJšć"}

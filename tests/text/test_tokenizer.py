@@ -1,7 +1,5 @@
 """The tokenizer on small and real vocabularies: special tokens, prompts, and text to tokens and back."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
@@ -16,7 +14,7 @@ BYTES = Tokenizer.bytes_only()
 ENGLISH, MULTILINGUAL, LATEST = map(Tokenizer.builtin, (51864, 51865, 51866))
 
 
-def test_kinds_of_tokens_and_times_of_timestamps() -> None:
+def test_kinds_of_tokens_and_times_of_timestamps():
     first_of_kind = {
         0: TokenKind.TEXT, 50257: TokenKind.EOT, 50258: TokenKind.SOT, 50259: TokenKind.LANGUAGE,
         50358: TokenKind.TASK, 50360: TokenKind.CONTROL, 50364: TokenKind.TIMESTAMP,
@@ -29,7 +27,7 @@ def test_kinds_of_tokens_and_times_of_timestamps() -> None:
     assert ENGLISH.blank_tokens == (220, 50256)  # space and end of text
 
 
-def test_decode_ignores_special_tokens() -> None:
+def test_decode_ignores_special_tokens():
     hello = MULTILINGUAL.encode(" hello")
     tokens = [*MULTILINGUAL.sot_sequence("en"), 50364, *hello, 50384, MULTILINGUAL.eot]
     assert MULTILINGUAL.decode(tokens) == " hello"
@@ -39,7 +37,7 @@ def test_decode_ignores_special_tokens() -> None:
     )
 
 
-def test_sot_sequence_of_language_and_task() -> None:
+def test_sot_sequence_of_language_and_task():
     assert ENGLISH.sot_sequence() == (50257,)
     assert ENGLISH.sot_sequence("english", timestamps=False) == (50257, 50362)
     assert MULTILINGUAL.sot_sequence("German") == (50258, 50261, 50359)
@@ -54,7 +52,7 @@ def test_sot_sequence_of_language_and_task() -> None:
             tokenizer.sot_sequence(*asked)
 
 
-def test_detokenizer_waits_until_a_character_is_complete() -> None:
+def test_detokenizer_waits_until_a_character_is_complete():
     detokenizer = IncrementalDetokenizer(BYTES)
     assert [detokenizer.feed(token) for token in [*"a♪".encode(), BYTES.eot]] == ["a", "", "", "♪", ""]
     assert detokenizer.feed(0xE2) == ""
@@ -63,7 +61,7 @@ def test_detokenizer_waits_until_a_character_is_complete() -> None:
 
 
 @pytest.mark.parametrize("n_vocab", [1765, 1866, 51864])
-def test_vocabulary_of_another_size_is_rejected(n_vocab: int) -> None:
+def test_vocabulary_of_another_size_is_rejected(n_vocab):
     with pytest.raises(CheckpointError, match=f"n_vocab={n_vocab}; allowed is 1766 to 1865"):
         Tokenizer.from_tokens([bytes([byte]) for byte in range(256)], n_vocab)
 
@@ -80,11 +78,11 @@ def test_vocabulary_of_another_size_is_rejected(n_vocab: int) -> None:
         [" Größe", "...", "日本", "、"],
     ],
 )
-def test_pretokens_are_those_of_gpt2(pretokens: list[str]) -> None:
+def test_pretokens_are_those_of_gpt2(pretokens):
     assert pretokenize("".join(pretokens)) == pretokens
 
 
-def test_long_text_without_spaces_and_lone_surrogates_are_encoded() -> None:
+def test_long_text_without_spaces_and_lone_surrogates_are_encoded():
     text = "日本語テキスト" * 2000
     assert MULTILINGUAL.decode(MULTILINGUAL.encode(text)) == text
     assert MULTILINGUAL.encode("a\udc80b") == MULTILINGUAL.encode("a?b")
@@ -98,7 +96,7 @@ languages = st.sampled_from(["en", "ja"])
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> tuple[Tokenizer, list[int]]:
+def runs(draw):
     """Draw any tokens, half of them without a whole character."""
     tokenizer = draw(tokenizers)
     partial = [token for token in range(256) if tokenizer.decode([token]) == "�"]
@@ -107,9 +105,7 @@ def runs(draw: st.DrawFn) -> tuple[Tokenizer, list[int]]:
 
 
 @given(tokenizer=tokenizers, text=texts, language=languages)
-def test_text_comes_back_of_its_tokens_and_of_words_that_end_between_characters(
-    tokenizer: Tokenizer, text: str, language: str
-) -> None:
+def test_text_comes_back_of_its_tokens_and_of_words_that_end_between_characters(tokenizer, text, language):
     assert "".join(pretokenize(text)) == text
     tokens = tokenizer.encode(text)
     assert tokenizer.decode(tokens) == text
@@ -123,9 +119,7 @@ def test_text_comes_back_of_its_tokens_and_of_words_that_end_between_characters(
 
 
 @given(run=runs(), language=languages)
-def test_words_and_pieces_joined_are_the_decoded_tokens(
-    run: tuple[Tokenizer, list[int]], language: str
-) -> None:
+def test_words_and_pieces_joined_are_the_decoded_tokens(run, language):
     tokenizer, tokens = run
     words, groups = tokenizer.split_words(tokens, language)
     assert [token for group in groups for token in group] == tokens
@@ -136,12 +130,12 @@ def test_words_and_pieces_joined_are_the_decoded_tokens(
 
 
 @pytest.mark.parametrize("tokenizer", [ENGLISH, LATEST], ids=["english", "multilingual"])
-def test_heap_merges_equal_the_definition(tokenizer: Tokenizer) -> None:
+def test_heap_merges_equal_the_definition(tokenizer):
     """Compare with the definition of byte-pair merges: lowest rank first, leftmost of equal ones."""
     ids = {tokenizer.decode_bytes([token]): token for token in range(tokenizer.eot)}
 
     @given(pretoken=st.text("aeinorst", min_size=1, max_size=30))
-    def check(pretoken: str) -> None:
+    def check(pretoken):
         parts = [bytes([byte]) for byte in pretoken.encode()]
         while len(parts) > 1:
             ranks = [ids.get(a + b, tokenizer.eot) for a, b in pairwise(parts)]

@@ -1,7 +1,5 @@
 """Tests of vocabulary files: all kinds are read, and damaged ones rejected."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +35,7 @@ class Source:
 
 
 @pytest.mark.parametrize("name", CONTENTS)
-def test_every_kind_of_file_gives_the_same_tokenizer(tmp_path: Path, name: str) -> None:
+def test_every_kind_of_file_gives_the_same_tokenizer(tmp_path, name):
     for line_end in ("\n", "\r\n"):
         (tmp_path / name).write_text(CONTENTS[name], encoding="utf-8", newline=line_end)
         tokenizer = Tokenizer.from_source(Source(path=tmp_path / name), N_VOCAB)
@@ -46,7 +44,7 @@ def test_every_kind_of_file_gives_the_same_tokenizer(tmp_path: Path, name: str) 
         assert tokenizer.encode("hello hell") == [257, 32, 256, 108, 108]
 
 
-def test_ggml_tokens_may_include_end_of_text_and_a_checkpoint_without_tokens_has_the_builtin_ones() -> None:
+def test_ggml_tokens_may_include_end_of_text_and_a_checkpoint_without_tokens_has_the_builtin_ones():
     for tokens in (TOKENS, [*TOKENS, b"<|endoftext|>"]):
         tokenizer = Tokenizer.from_source(Source(tokens=tuple(tokens)), N_VOCAB)
         assert tokenizer.eot == 259
@@ -81,7 +79,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize(("name", "content"), DAMAGED.values(), ids=DAMAGED.keys())
-def test_damaged_file_is_rejected_by_name(tmp_path: Path, name: str, content: bytes) -> None:
+def test_damaged_file_is_rejected_by_name(tmp_path, name, content):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(CheckpointError) as caught:
@@ -91,14 +89,14 @@ def test_damaged_file_is_rejected_by_name(tmp_path: Path, name: str, content: by
 
 
 @pytest.mark.parametrize("name", CONTENTS)
-def test_missing_end_of_text_is_named(tmp_path: Path, name: str) -> None:
+def test_missing_end_of_text_is_named(tmp_path, name):
     path = tmp_path / name
     path.write_text(CONTENTS[name].replace("<|endoftext|>", "<|other|>"), encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"it has no <\|endoftext\|>"):
         Tokenizer.from_file(path, N_VOCAB)
 
 
-def test_file_that_does_not_fit_or_cannot_be_read_is_rejected_by_name(tmp_path: Path) -> None:
+def test_file_that_does_not_fit_or_cannot_be_read_is_rejected_by_name(tmp_path):
     path = tmp_path / "vocabulary.txt"
     with pytest.raises(CheckpointNotFound, match=r"vocabulary\.txt: no such file"):
         Tokenizer.from_file(path, N_VOCAB)

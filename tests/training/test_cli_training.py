@@ -1,7 +1,5 @@
 """``harken distill``, ``finetune`` and ``adapt`` on a tiny model, from recordings to a folder that loads."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -16,8 +14,7 @@ from small_training import all_equal, torch
 
 import harken
 from checkpoint_files import random_weights
-from cli_runner import CliRunner, Outcome
-from fakes.measured import signal_at
+from cli_runner import signal_at
 from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.checkpoints.huggingface import export
 from harken.training import run
@@ -33,12 +30,12 @@ SHORT_TRAINING = (
 
 
 @pytest.fixture(scope="module")
-def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data_folder(tmp_path_factory):
     """A folder with a model, and speech with and without a manifest."""
     data_folder = tmp_path_factory.mktemp("data_folder")
     write_model(data_folder / "model")
     for name in ("speech", "labelled"):
-        write_speech(data_folder / name, recordings=6)
+        write_speech(data_folder / name)
     line = '{{"audio": "{}.wav", "text": "ask not {}", "language": "en", "speaker": {}}}\n'
     lines = [line.format(i, i, i // 2) for i in range(6)]
     (data_folder / "labelled" / "manifest.jsonl").write_text("".join(lines))
@@ -46,18 +43,18 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cli(cli: CliRunner, data_folder: Path) -> CliRunner:
+def cli(cli, data_folder):
     cli.monkeypatch.chdir(data_folder)
     cli.monkeypatch.setenv("HARKEN_CACHE", str(data_folder / "cache"))
     return cli
 
 
-def distilled(cli: CliRunner, out: Path, *more: object) -> Outcome:
+def distilled(cli, out, *more):
     layers = () if "--init-from" in more else ("--layers", 1)
     return cli.run("distill", "model", "--data", "speech", *layers, "--out", out, *SHORT_TRAINING, *more)
 
 
-def assert_assists(data_folder: Path, assistant: Path) -> None:
+def assert_assists(data_folder, assistant):
     """Assert that an assistant changes no text."""
     options = {"vad": False, "temperatures": (0.0,), "hallucination_threshold": None}
     texts = {
@@ -101,17 +98,17 @@ def test_assistant_is_initialized_from_a_smaller_model(rank, cli, data_folder, t
     assert "--rank has no effect without --init-from" in distilled(cli, tmp_path / "other", "--rank", 4).err
 
 
-def test_interrupted_labelling_and_training_continue(cli: CliRunner, tmp_path: Path) -> None:
-    def run(name: str) -> Outcome:
+def test_interrupted_labelling_and_training_continue(cli, tmp_path):
+    def run(name):
         return distilled(cli, tmp_path / name, "--unpacked-fraction", 1, "--batch-size", 1)
 
-    def written() -> dict[str, int]:
+    def written():
         return {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("parts/training/examples/*")}
 
     # Later, on a machine that is busy, another is faster.
     dtypes = [torch.bfloat16, torch.bfloat16, torch.float32]
     cli.monkeypatch.setattr("harken.training.run_directory.fastest_matmul_dtype", lambda: dtypes.pop(0))
-    whole, before = run("whole"), dict[str, int]()
+    whole, before = run("whole"), {}
     for *call, number in ((ExampleStore, "put", 2, signal.SIGINT), (ExampleStore, "get", 3, signal.SIGTERM)):
         with cli.monkeypatch.context() as patch:
             signal_at(patch, *call, number)
@@ -163,13 +160,13 @@ def test_adapter_is_trained_from_a_folder_of_speech_and_goes_on_after_its_time_l
     assert transcribed.err == f"harken: {tmp_path / 'no'}: no such adapter\n"
 
 
-def fail(cli: CliRunner, *arguments: object) -> tuple[int, str]:
+def fail(cli, *arguments):
     outcome = cli.run(*arguments)
     assert (outcome.out, outcome.err.count("\n")) == ("", 1)
     return outcome.code, outcome.err
 
 
-REFUSED: list[tuple[tuple[object, ...], int, str]] = [
+REFUSED = [
     (("distill", "nosuch", "--data", "speech"), 4, "nosuch"),
     (("distill", "model"), 2, "--data"),
     (("distill", "model", "--data", "empty"), 3, "holds neither manifest.jsonl nor audio"),
@@ -185,7 +182,7 @@ REFUSED: list[tuple[tuple[object, ...], int, str]] = [
 ]
 
 
-def test_each_error_is_one_line(cli: CliRunner, data_folder: Path, tmp_path: Path) -> None:
+def test_each_error_is_one_line(cli, data_folder, tmp_path):
     cli.monkeypatch.chdir(tmp_path)
     for name in ("model", "speech", "labelled"):
         shutil.copytree(data_folder / name, name)
@@ -210,7 +207,7 @@ def test_missing_pytorch_names_the_extra(cli, tmp_path, monkeypatch):
     assert "pip install '.[torch]' in a clone of harken" in line
 
 
-def test_refused_training_does_not_block_its_folder(cli: CliRunner, tmp_path: Path) -> None:
+def test_refused_training_does_not_block_its_folder(cli, tmp_path):
     arguments = (*FINETUNE, "--out", tmp_path / "out", *SHORT_TRAINING)
     code, line = fail(cli, *arguments, "--held-out-fraction", 1)
     assert (code, line) == (
@@ -221,9 +218,7 @@ def test_refused_training_does_not_block_its_folder(cli: CliRunner, tmp_path: Pa
     assert cli.run(*arguments, "--epochs", 1).code == 0
 
 
-def test_recordings_are_learnt_from_though_held_out_ones_have_their_names(
-    cli: CliRunner, tmp_path: Path
-) -> None:
+def test_recordings_are_learnt_from_though_held_out_ones_have_their_names(cli, tmp_path):
     shutil.copytree("labelled", tmp_path / "labelled")
     more = ("--held-out-data", tmp_path / "labelled", "--epochs", 1, "--threads", 1, "--shuffles", 1)
     outcome = cli.run(*FINETUNE, "--freeze-encoder", "--out", tmp_path / "out", *more)
@@ -235,7 +230,7 @@ def test_recordings_are_learnt_from_though_held_out_ones_have_their_names(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
-def test_result_does_not_go_into_a_folder_that_is_read(cli: CliRunner, data_folder: Path) -> None:
+def test_result_does_not_go_into_a_folder_that_is_read(cli, data_folder):
     (data_folder / "link").symlink_to("labelled")
     before = {*data_folder.rglob("*")}
     reasons = {"model": "model", "model/tuned": "lies in ", "": "it is empty"}

@@ -1,9 +1,5 @@
 """The selection of frequent tokens, which an assistant scores when it drafts, and its coverage of further text."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,9 +17,7 @@ TEXT = [7] * 96 + [40, 100, 150, 200]
 
 
 @given(st.lists(st.lists(st.integers(0, TOKENIZER.n_vocab - 1))), st.floats(0, 1))
-def test_ids_ascend_and_include_specials_and_all_tokens_of_the_texts(
-    texts: list[list[int]], coverage: float
-) -> None:
+def test_ids_ascend_and_include_specials_and_all_tokens_of_the_texts(texts, coverage):
     ids = frequent_token_ids(TOKENIZER, texts, coverage)
     assert ids.dtype == np.int64
     assert (np.diff(ids) > 0).all()
@@ -42,14 +36,12 @@ def test_ids_ascend_and_include_specials_and_all_tokens_of_the_texts(
         ),
     ],
 )
-def test_repeated_tokens_are_selected_and_as_many_low_ids_as_the_coverage_needs(
-    texts: list[list[int]], coverage: float, selected: Iterable[int]
-) -> None:
+def test_repeated_tokens_are_selected_and_as_many_low_ids_as_the_coverage_needs(texts, coverage, selected):
     assert frequent_token_ids(TOKENIZER, texts, coverage).tolist() == sorted({*selected, *SPECIALS})
 
 
 @pytest.mark.parametrize("coverage", [0.9, 0.97, 0.995])
-def test_further_text_is_covered_as_requested(coverage: float) -> None:
+def test_further_text_is_covered_as_requested(coverage):
     tokenizer, rng = Tokenizer.builtin(51864), np.random.default_rng(0)
     # Token frequencies follow Zipf's law, independent of the order of the ids.
     shuffled = rng.permutation(tokenizer.eot)

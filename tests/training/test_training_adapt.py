@@ -1,9 +1,6 @@
 """Tests of the training of adapters: what the student hears, its encoder, and the change that it learns."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,7 +59,7 @@ STREAMS = [
 def test_encoder_of_a_stream_computes_what_the_reference_backend_does(chunks, history_frames):
     weights, rng = make_weights(), np.random.default_rng(0)
     reference = NumpyEncoderState(weights, DIMS, history_frames)
-    heard: list[HeardChunk] = []
+    heard = []
     for frames, final_frames in chunks:
         mel = rng.standard_normal((DIMS.n_mels, frames), np.float32)
         heard.append(HeardChunk(mel, final_frames))
@@ -77,21 +74,21 @@ class RecordingBackend(NumpyBackend):
 
     calls: list[tuple[np.ndarray, int]]
 
-    def open_encoder(self, history_frames: int) -> NumpyEncoderState:
+    def open_encoder(self, history_frames):
         self.calls = []
         return super().open_encoder(history_frames)
 
-    def encode_chunk(self, states, mel, final_frames) -> None:
+    def encode_chunk(self, states, mel, final_frames):
         self.calls.append((mel[0].copy(), final_frames))
         super().encode_chunk(states, mel, final_frames)
 
-    def stream_features(self, states) -> NumpyFeatures:
+    def stream_features(self, states):
         return NumpyFeatures(
             [np.zeros((state.positions, self.dims.n_audio_state), np.float32) for state in states]
         )
 
 
-def test_student_hears_the_chunks_of_a_live_session() -> None:
+def test_student_hears_the_chunks_of_a_live_session():
     backend = RecordingBackend(LONG_DIMS, random_weights(LONG_DIMS))
     samples = np.pad(load_audio(EXAMPLE)[: 3 * SAMPLE_RATE], (0, 2 * SAMPLE_RATE))
     session = Recognizer(backend, TOKENIZER, "tiny").stream(
@@ -115,7 +112,7 @@ def test_student_hears_the_chunks_of_a_live_session() -> None:
     assert last[1] == at_end.final_frames
 
 
-def test_an_update_hears_all_of_the_audio_and_silence_up_to_the_next_hop() -> None:
+def test_an_update_hears_all_of_the_audio_and_silence_up_to_the_next_hop():
     config = PRESETS["low"]
     for n_samples in (SAMPLE_RATE - 1, 2 * SAMPLE_RATE, 2 * SAMPLE_RATE + 1):
         *before, last = hear_live(np.ones(n_samples, np.float32), SHORT_DIMS, OPTIONS, has_ended=False)
@@ -124,7 +121,7 @@ def test_an_update_hears_all_of_the_audio_and_silence_up_to_the_next_hop() -> No
         assert -160 < 320 * audio_positions - n_samples < 160 * config.hop_frames
 
 
-def make_window(length_s: float, parts: int = 1, speed: float = 1.0) -> TrainingWindow:
+def make_window(length_s, parts=1, speed=1.0):
     spans = [
         SpeechSpan(path=f"{i}.wav", start_s=1.0, end_s=1.0 + length_s / parts, pause_s=0.25 * bool(i))
         for i in range(parts)
@@ -132,7 +129,7 @@ def make_window(length_s: float, parts: int = 1, speed: float = 1.0) -> Training
     return TrainingWindow(spans=tuple(spans), group="tiny", language="en", held_out=False, speed=speed)
 
 
-def test_windows_are_cut_to_a_length_and_some_anywhere() -> None:
+def test_windows_are_cut_to_a_length_and_some_anywhere():
     windows = [make_window(20.0, parts, speed) for parts in (1, 4) for speed in (0.95, 1.0, 1.05)] * 20
     cut = cut_windows(windows, AdaptDataOptions(cut_fraction=0.5), 19.0)
     lengths = np.array([window.duration_s for window in cut])
@@ -147,7 +144,7 @@ def test_windows_are_cut_to_a_length_and_some_anywhere() -> None:
 class AdapterTraining(SmallTraining):
     """A training of an adapter: the student hears the first half of a second of a window of 9 s."""
 
-    def __init__(self, folder: Path, hears: tuple[str, ...] = ("live",)) -> None:
+    def __init__(self, folder, hears=("live",)):
         super().__init__(folder, replace(OPTIONS, hears=hears))
         self.weights = as_tensors(random_weights(SHORT_DIMS))
         for name in ("value", "out"):  # so that the states depend on what is heard
@@ -157,7 +154,7 @@ class AdapterTraining(SmallTraining):
         for window in self.all_windows:
             self.store.put(window, self._example(rng))
 
-    def _example(self, rng: np.random.Generator) -> Example:
+    def _example(self, rng):
         """Return an example with the states that the model itself has behind the whole window."""
         samples = 0.1 * rng.standard_normal(SAMPLE_RATE // 2).astype(np.float32)
         (whole,) = hear_whole(samples, SHORT_DIMS, OPTIONS)
@@ -170,13 +167,13 @@ class AdapterTraining(SmallTraining):
         sequence = TrainingSequence(tokens=np.array(tokens), text_start=1, teacher_states=states.half().numpy())
         return Example(audio_features=samples, sequences=(sequence,))
 
-    def loss(self, objective: Adaptation) -> float:
+    def loss(self, objective):
         """Return the loss over all examples."""
         torch.manual_seed(0)  # chooses what is heard
         with torch.inference_mode():
             return sum(float(objective.loss(self.store.get(window))[0]) for window in self.all_windows)
 
-    def objective(self) -> Adaptation:
+    def objective(self):
         return Adaptation(
             dims=SHORT_DIMS,
             weights=self.weights,
@@ -188,7 +185,7 @@ class AdapterTraining(SmallTraining):
         )
 
 
-def test_training_an_adapter_lowers_the_loss_and_changes_only_the_factors(tmp_path: Path) -> None:
+def test_training_an_adapter_lowers_the_loss_and_changes_only_the_factors(tmp_path):
     training = AdapterTraining(tmp_path)
     before = snapshot(training.weights)
     completed, factors = training.run()
@@ -203,7 +200,7 @@ def test_training_an_adapter_lowers_the_loss_and_changes_only_the_factors(tmp_pa
     assert all(float(factors[f"{name}.B"].abs().max()) > 0 for name in names)
 
 
-def test_an_adapter_that_has_learnt_nothing_changes_nothing(tmp_path: Path) -> None:
+def test_an_adapter_that_has_learnt_nothing_changes_nothing(tmp_path):
     training = AdapterTraining(tmp_path, hears=("whole",))
     objective, example = training.objective(), training.store.get(training.windows[0])
     (whole,) = hear_whole(example.audio_features, SHORT_DIMS, OPTIONS)
@@ -213,6 +210,6 @@ def test_an_adapter_that_has_learnt_nothing_changes_nothing(tmp_path: Path) -> N
         torch.testing.assert_close(objective.encode(changed, example, training=True), expected)
 
 
-def test_an_adapter_that_hears_nothing_is_refused() -> None:
+def test_an_adapter_that_hears_nothing_is_refused():
     with pytest.raises(OptionError, match=r"hears=\(\): allowed is one or more of live, whole"):
         AdaptOptions(hears=())

@@ -1,19 +1,14 @@
 """Tests of training: the loop and resuming it, objectives, the student, stitching, the folder of a run, and exports."""
 
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
-from small_training import SmallTraining, Weights, all_equal, make_example, make_examples, snapshot, torch
+from small_training import SmallTraining, all_equal, make_example, make_examples, snapshot, torch
 
 from checkpoint_files import random_weights
 from harken.api import Recognizer
@@ -32,7 +27,7 @@ from harken.training.distill import (
     student_dims,
     trainable_weights,
 )
-from harken.training.examples import Example, make_prompted_texts, window_log_mel
+from harken.training.examples import make_prompted_texts, window_log_mel
 from harken.training.finetune import manifest_labeller
 from harken.training.network import TOKEN_EMBEDDING, as_tensors, run_decoder, run_encoder
 from harken.training.objective import (
@@ -47,7 +42,6 @@ from harken.training.run import count_steps, learning_rate_at
 from harken.training.run_directory import RunDirectory
 from harken.training.windows import SpeechSpan, TrainingWindow
 from harken.transcribe.language_id import language_probabilities
-from harken.types import Dims
 from real_models import EXAMPLE
 from tiny_models import DIMS, TOKENIZER, make_backend, make_mel, make_weights
 from training_data import write_model
@@ -60,9 +54,7 @@ OPTIONS = DistillOptions(
 NOTHING_RANDOM = DistillOptions(dropout=0.0, mask_time_fraction=0.0)
 
 
-def make_distillation(
-    layers: tuple[int, ...] = (1,), options: DistillOptions = OPTIONS, n_scored: int = DIMS.n_vocab
-) -> Distillation:
+def make_distillation(layers=(1,), options=OPTIONS, n_scored=DIMS.n_vocab):
     weights = copy_decoder_layers(make_weights(), layers)
     return Distillation(
         dims=student_dims(DIMS, len(layers)),
@@ -78,17 +70,17 @@ def make_distillation(
 class Training(SmallTraining):
     """A distillation of seven random examples."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         super().__init__(folder, OPTIONS)
         self.windows = make_examples(self.store, 7)
         self.held_out = make_examples(self.store, 2, held_out=True)
 
-    def objective(self) -> Distillation:
+    def objective(self):
         return make_distillation()
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Training, Weights]:
+def whole(tmp_path_factory):
     """A training that ran to its end, and its last weights."""
     training = Training(tmp_path_factory.mktemp("whole"))
     completed, weights = training.run()
@@ -96,7 +88,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Training, Weights]:
     return training, weights
 
 
-def test_training_lowers_the_loss_and_reports_each_new_best(whole) -> None:
+def test_training_lowers_the_loss_and_reports_each_new_best(whole):
     training, _ = whole
     points = training.run_directory.load_learning_curve()
     assert [point.step for point in points] == [0, 4, 8, 12, 16, 18]
@@ -108,7 +100,7 @@ def test_training_lowers_the_loss_and_reports_each_new_best(whole) -> None:
     assert training.best == [p.step for i, p in enumerate(points) if keys[i] == max(keys[: i + 1])]
 
 
-def test_resumed_training_gives_bit_equal_weights(whole, tmp_path: Path) -> None:
+def test_resumed_training_gives_bit_equal_weights(whole, tmp_path):
     training, expected = whole
     resumed = Training(tmp_path)
     for stop in (4, 14):  # where it is evaluated, and where not
@@ -120,14 +112,14 @@ def test_resumed_training_gives_bit_equal_weights(whole, tmp_path: Path) -> None
     assert resumed.run_directory.load_learning_curve() == training.run_directory.load_learning_curve()
 
 
-def logits_of(weights: Weights, dims: Dims, encoder_output: torch.Tensor, *texts: list[int]) -> torch.Tensor:
+def logits_of(weights, dims, encoder_output, *texts):
     """Return the logits of the first text, by default `TOKENS`."""
     with torch.inference_mode():
         states = run_decoder(weights, dims, torch.tensor(texts or [TOKENS]), encoder_output)[0]
         return states @ weights[TOKEN_EMBEDDING].T
 
 
-def test_network_computes_the_logprobs_of_the_reference_backend_also_of_padded_texts(tmp_path: Path) -> None:
+def test_network_computes_the_logprobs_of_the_reference_backend_also_of_padded_texts(tmp_path):
     weights = as_tensors(make_weights())
     mel = make_mel(1)
     encoder_output = run_encoder(weights, DIMS, torch.tensor(mel[0]))
@@ -139,7 +131,7 @@ def test_network_computes_the_logprobs_of_the_reference_backend_also_of_padded_t
     np.testing.assert_allclose(np.take_along_axis(all_logprobs, ids, 1), logprobs, atol=1e-4)
 
 
-def states_behind_the_prompt(weights: Weights, dims: Dims, example: Example) -> torch.Tensor:
+def states_behind_the_prompt(weights, dims, example):
     """Return the states of a decoder where it predicts the first text of an example."""
     sequence, audio = example.sequences[0], torch.tensor(example.audio_features).float()
     with torch.inference_mode():
@@ -147,7 +139,7 @@ def states_behind_the_prompt(weights: Weights, dims: Dims, example: Example) -> 
         return states[0, sequence.text_start - 1 :]
 
 
-def test_student_with_all_layers_has_no_loss_but_cross_entropy() -> None:
+def test_student_with_all_layers_has_no_loss_but_cross_entropy():
     objective = make_distillation((0, 1), NOTHING_RANDOM)
     example = make_example(np.random.default_rng(3))
     cross_entropy = objective.evaluate(example).total_loss
@@ -162,7 +154,7 @@ def test_student_with_all_layers_has_no_loss_but_cross_entropy() -> None:
     assert positions == len(sequence.tokens) - sequence.text_start
 
 
-def test_a_window_is_learnt_with_the_prompts_that_it_asks_for_as_far_as_the_decoder_reaches() -> None:
+def test_a_window_is_learnt_with_the_prompts_that_it_asks_for_as_far_as_the_decoder_reaches():
     window = TrainingWindow(spans=(), group="g", language="en", held_out=False)
     all_asked = replace(window, without_timestamps=True, with_previous_text=True)
     text = [TOKENIZER.timestamp_begin, 7, TOKENIZER.timestamp_begin + 9, TOKENIZER.eot]
@@ -174,9 +166,9 @@ def test_a_window_is_learnt_with_the_prompts_that_it_asks_for_as_far_as_the_deco
     assert len(prompt) + len(long) == DIMS.n_text_ctx + 1  # the last one is only predicted
 
 
-def test_a_language_that_the_manifest_does_not_name_is_detected() -> None:
+def test_a_language_that_the_manifest_does_not_name_is_detected():
     model = Recognizer(NumpyBackend(DIMS, make_weights()), TOKENIZER, "random")
-    task: Any = SimpleNamespace(
+    task = SimpleNamespace(
         tokenizer=TOKENIZER,
         checkpoint=SimpleNamespace(dims=DIMS),
         run_directory=SimpleNamespace(matmul_dtype=lambda: torch.float32),
@@ -194,7 +186,7 @@ def test_a_language_that_the_manifest_does_not_name_is_detected() -> None:
     assert found[None] != TOKENIZER.language_tokens["en"], "what this model finds is not English"
 
 
-def test_masked_fraction_is_as_asked() -> None:
+def test_masked_fraction_is_as_asked():
     torch.manual_seed(0)
     encoder_output = torch.ones(1500, 4)
     masked = [(mask_time(encoder_output, 0.1) == 0).all(1).float().mean().item() for _ in range(50)]
@@ -202,7 +194,7 @@ def test_masked_fraction_is_as_asked() -> None:
     assert torch.equal(mask_time(encoder_output, 0.0), encoder_output)
 
 
-def test_layers_are_evenly_spaced_and_too_few_or_many_are_refused() -> None:
+def test_layers_are_evenly_spaced_and_too_few_or_many_are_refused():
     of_twelve = {1: (11,), 2: (0, 11), 3: (0, 6, 11), 4: (0, 4, 7, 11)}
     assert {layers: evenly_spaced_layers(layers, 12) for layers in of_twelve} == of_twelve
     assert evenly_spaced_layers(4, 4) == (0, 1, 2, 3)
@@ -214,7 +206,7 @@ def test_layers_are_evenly_spaced_and_too_few_or_many_are_refused() -> None:
 NARROW = replace(DIMS, n_audio_state=32, n_text_state=32)
 
 
-def test_decoder_stitched_by_an_exact_map_computes_the_same_states() -> None:
+def test_decoder_stitched_by_an_exact_map_computes_the_same_states():
     weights = random_weights(NARROW, 3, np.float32)
     rng = np.random.default_rng(0)
     linear, offset = (rng.standard_normal(shape).astype(np.float32) for shape in ((64, 32), 32))
@@ -232,7 +224,7 @@ def test_decoder_stitched_by_an_exact_map_computes_the_same_states() -> None:
     torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_decoder_that_does_not_fit_is_refused() -> None:
+def test_decoder_that_does_not_fit_is_refused():
     for change, reason in (
         ({"n_vocab": 999}, "n_vocab=1864, not 999"),
         ({"n_text_layer": 5}, "at most 4 layers"),
@@ -242,20 +234,20 @@ def test_decoder_that_does_not_fit_is_refused() -> None:
             check_stitchable(small, main)
 
 
-def test_weights_of_a_learning_rate_of_zero_do_not_change(tmp_path: Path) -> None:
+def test_weights_of_a_learning_rate_of_zero_do_not_change(tmp_path):
     training = Training(tmp_path)
     before = snapshot(training.objective().trainable)
     _, after = training.run(stop_after=1, learning_rate_scale=lambda name: float("mlp" in name))
     assert all(torch.equal(before[name], after[name]) is ("mlp" not in name) for name in before)
 
 
-def test_scored_ids_hold_tokens_of_the_texts_and_special_tokens() -> None:
+def test_scored_ids_hold_tokens_of_the_texts_and_special_tokens():
     ids = scored_token_ids(TOKENIZER, [[3, 200], [TOKENIZER.eot]])
     assert (np.diff(ids) > 0).all()
     assert {3, 200, *range(TOKENIZER.eot, TOKENIZER.n_vocab)} <= set(ids.tolist())
 
 
-def test_evaluation_scores_ids_that_the_loss_does_not() -> None:
+def test_evaluation_scores_ids_that_the_loss_does_not():
     example = make_example(np.random.default_rng(0), text=(7, 100, 7))
     objective = make_distillation(options=NOTHING_RANDOM, n_scored=20)
     states = states_behind_the_prompt(objective.weights, objective.dims, example)
@@ -272,12 +264,12 @@ def test_evaluation_scores_ids_that_the_loss_does_not() -> None:
     ("correct", "passes"),
     [("", 0), ("1", 1), ("0", 1), ("1111", 1), ("11111", 1), ("111111", 2), ("00000", 5), ("1101110", 2)],
 )
-def test_forward_passes_are_those_of_drafts_of_four(correct: str, passes: int) -> None:
+def test_forward_passes_are_those_of_drafts_of_four(correct, passes):
     flags = np.array([flag == "1" for flag in correct], bool)
     assert count_forward_passes(flags) == passes
 
 
-def test_learning_rate_rises_then_falls() -> None:
+def test_learning_rate_rises_then_falls():
     options = DistillOptions(epochs=10, batch_size=5, learning_rate=1.0, warmup_ratio=0.1)
     steps = count_steps(options, 48)
     rates = [learning_rate_at(step, steps, options) for step in range(steps)]
@@ -288,11 +280,11 @@ def test_learning_rate_rises_then_falls() -> None:
     assert rates[-1] < 0.06
 
 
-def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(tmp_path: Path) -> None:
+def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(tmp_path):
     training, whole = Training(tmp_path), make_distillation()
     examples = count(1)
 
-    def loss(example: Example, progress: float) -> tuple[torch.Tensor, int]:
+    def loss(example, progress):
         value, positions = whole.loss(example, progress)
         return (value * math.nan if next(examples) > 2 * OPTIONS.batch_size else value), positions
 
@@ -305,7 +297,7 @@ def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(tm
     assert training.run_directory.load_state()["step"] == 0
 
 
-def test_model_without_a_finite_loss_is_refused(tmp_path: Path) -> None:
+def test_model_without_a_finite_loss_is_refused(tmp_path):
     training = Training(tmp_path)
     training.objective = lambda: SimpleNamespace(
         trainable=make_distillation().trainable, evaluate=lambda example: Acceptance(1, 0, 1, math.nan)
@@ -316,14 +308,14 @@ def test_model_without_a_finite_loss_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def run_directory(tmp_path: Path) -> RunDirectory:
+def run_directory(tmp_path):
     run_directory = RunDirectory(tmp_path / "training")
     run_directory.create_or_resume({"task": "test"})
     return run_directory
 
 
-def test_file_that_something_else_has_changed_is_named(run_directory: RunDirectory) -> None:
-    reads: dict[str, Callable[[], object]] = {
+def test_file_that_something_else_has_changed_is_named(run_directory):
+    reads = {
         "training.json": lambda: run_directory.create_or_resume({"task": "test"}),
         "windows.jsonl": run_directory.load_windows,
         "state.pt": run_directory.load_state,
@@ -354,7 +346,7 @@ def test_a_training_that_goes_on_removes_what_killed_processes_left_and_nothing_
     assert {*folder.rglob("*")} == before
 
 
-def write_assistant(folder: Path, digest: str = "0" * 64) -> dict[str, torch.Tensor]:
+def write_assistant(folder, digest="0" * 64):
     folder.mkdir()
     weights = copy_decoder_layers(make_weights(), (1,))
     arrays = {name: values.half().numpy() for name, values in weights.items()}
@@ -363,7 +355,7 @@ def write_assistant(folder: Path, digest: str = "0" * 64) -> dict[str, torch.Ten
     return {name: torch.tensor(values).float() for name, values in arrays.items()}
 
 
-def test_exported_assistant_computes_the_trained_logprobs_on_the_cpu_engine(tmp_path: Path) -> None:
+def test_exported_assistant_computes_the_trained_logprobs_on_the_cpu_engine(tmp_path):
     model = write_model(tmp_path / "model")
     weights = write_assistant(tmp_path / "assistant", encoder_digest(model))
     checkpoint = open_checkpoint(tmp_path / "assistant", assistant=True)
@@ -371,7 +363,7 @@ def test_exported_assistant_computes_the_trained_logprobs_on_the_cpu_engine(tmp_
     assert checkpoint.encoder_sha256 == encoder_digest(model)
     assert checkpoint.draft_vocabulary.tolist() == [1, 3, 300]
 
-    def engine(source) -> OnnxBackend:
+    def engine(source):
         weights, cache = source.weights, tmp_path / "cache"
         return OnnxBackend(source.dims, weights, precision="fp32", threads=1, cache=cache)
 
@@ -385,7 +377,7 @@ def test_exported_assistant_computes_the_trained_logprobs_on_the_cpu_engine(tmp_
     assert (ids[:, 0] == expected.argmax(1)).all()
 
 
-def test_transformers_loads_exported_assistant(tmp_path: Path) -> None:
+def test_transformers_loads_exported_assistant(tmp_path):
     transformers = pytest.importorskip("transformers")
     transformers.logging.disable_progress_bar()
     weights = write_assistant(tmp_path / "assistant")
@@ -402,7 +394,7 @@ def test_transformers_loads_exported_assistant(tmp_path: Path) -> None:
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_export_copies_tokenizer_files(tmp_path: Path) -> None:
+def test_export_copies_tokenizer_files(tmp_path):
     write_model(tmp_path / "model")
     (tmp_path / "copy").mkdir()
     export(tmp_path / "copy", DIMS, make_weights(), TOKENIZER, source_folder=tmp_path / "model")

@@ -1,7 +1,5 @@
 """Tests of training windows: splitting and joining recordings, and choosing the held-out ones."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -10,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audio_files import wav_bytes
 from harken.manifests import Entry, read_entries
 from harken.results import Word
 from harken.training.options import DataOptions
@@ -22,14 +21,11 @@ from harken.training.windows import (
     choose_held_out,
     make_windows,
 )
-from training_data import write_wave
 
 OPTIONS = DataOptions(shuffles=1, unpacked_fraction=0.0)
 
 
-def recording(
-    name: str, *spans: tuple[float, float], group: str = "g", held_out: bool = False
-) -> TrainingRecording:
+def recording(name, *spans, group="g", held_out=False):
     return TrainingRecording(
         entry=Entry(name=f"{group}/{name}", path=Path(name), text="", language="en"),
         held_out=held_out,
@@ -41,7 +37,7 @@ def recording(
 SHORT = [recording(f"{i}.wav", (0.0, 4.0 + i % 3)) for i in range(30)]
 
 
-def test_short_recordings_fill_windows_without_loss() -> None:
+def test_short_recordings_fill_windows_without_loss():
     windows = [*make_windows(SHORT, OPTIONS)]
     assert Counter(span.path for window in windows for span in window.spans) == Counter(
         r.entry.path.name for r in SHORT
@@ -51,14 +47,14 @@ def test_short_recordings_fill_windows_without_loss() -> None:
     assert all(window.duration_s > MAX_SPEECH_S - longest_add_s for window in windows[:-1])
 
 
-def test_segments_of_one_recording_are_in_order_without_pauses() -> None:
+def test_segments_of_one_recording_are_in_order_without_pauses():
     windows = [*make_windows([recording("a.wav", (0, 20), (21, 40), (41, 45), (45, 50))], OPTIONS)]
     spans = [(span.start_s, span.end_s, span.pause_s) for window in windows for span in window.spans]
     assert spans == [(0, 20, 0), (21, 40, 0), (41, 45, 0), (45, 50, 0)]
     assert [len(window.spans) for window in windows] == [1, 3]
 
 
-def test_groups_and_held_out_recordings_are_not_mixed() -> None:
+def test_groups_and_held_out_recordings_are_not_mixed():
     other_group = [recording(f"h{i}.wav", (0.0, 4.0 + i % 3), group="h") for i in range(9)]
     measured = [recording(f"m{i}.wav", (0.0, 4.0 + i % 3), held_out=True) for i in range(9)]
     for window in make_windows([*SHORT, *other_group, *measured], OPTIONS):
@@ -67,7 +63,7 @@ def test_groups_and_held_out_recordings_are_not_mixed() -> None:
         }
 
 
-def test_each_shuffle_joins_differently_and_equal_options_equally() -> None:
+def test_each_shuffle_joins_differently_and_equal_options_equally():
     measured = [replace(r, held_out=True) for r in SHORT[:5]]
     options = DataOptions(shuffles=3, unpacked_fraction=0.3)
     windows = [*make_windows([*SHORT, *measured], options)]
@@ -84,22 +80,22 @@ def test_each_shuffle_joins_differently_and_equal_options_equally() -> None:
     assert all(window.duration_s <= MAX_SPEECH_S + 0.02 for window in windows)
 
 
-def test_unpacked_windows_hold_one_span() -> None:
+def test_unpacked_windows_hold_one_span():
     windows = [*make_windows(SHORT, DataOptions(shuffles=1, unpacked_fraction=1.0))]
     assert [len(window.spans) for window in windows] == [1] * len(SHORT)
 
 
 @pytest.mark.parametrize(("fraction", "least", "most"), [(0.0, 0, 0), (0.2, 25, 55), (1.0, 200, 200)])
-def test_windows_without_speech_are_subsampled(fraction: float, least: int, most: int) -> None:
+def test_windows_without_speech_are_subsampled(fraction, least, most):
     silent = [recording(f"{i}.wav") for i in range(200)]
     windows = [*make_windows(silent, DataOptions(shuffles=1, no_speech_fraction=fraction))]
     assert least <= len(windows) <= most
     assert all(window.no_speech and window.duration_s == MAX_SPEECH_S for window in windows)
 
 
-def test_samples_match_span_times(tmp_path: Path) -> None:
-    write_wave(tmp_path / "a.wav", np.full(16_000, 1000))
-    write_wave(tmp_path / "b.wav", np.full(16_000, 2000))
+def test_samples_match_span_times(tmp_path):
+    for name, level in (("a.wav", 1000), ("b.wav", 2000)):
+        (tmp_path / name).write_bytes(wav_bytes(np.full(16_000, level, np.int16)))
     spans = (
         SpeechSpan(path=str(tmp_path / "a.wav"), start_s=0.25, end_s=0.75, text="one"),
         SpeechSpan(path=str(tmp_path / "b.wav"), start_s=0.0, end_s=1.0, pause_s=0.5, text="two"),
@@ -116,12 +112,12 @@ def test_samples_match_span_times(tmp_path: Path) -> None:
     assert [*faster.span_times_s()][1][:2] == (0.8, 1.6)
 
 
-def entries(speakers: dict[str, int], group: str = "g") -> list[Entry]:
+def entries(speakers, group="g"):
     names = [(f"{group}/{speaker}{i}.wav", speaker) for speaker, n in speakers.items() for i in range(n)]
     return [Entry(name=name, path=Path(name), text="", speaker=speaker or None) for name, speaker in names]
 
 
-def test_all_recordings_of_held_out_speakers_are_held_out() -> None:
+def test_all_recordings_of_held_out_speakers_are_held_out():
     given = entries({f"s{i}": 3 for i in range(20)})
     chosen = choose_held_out(given, 0.1)
     assert len(chosen) == 6
@@ -129,13 +125,13 @@ def test_all_recordings_of_held_out_speakers_are_held_out() -> None:
     assert held_out_speakers.isdisjoint(entry.speaker for entry in given if entry not in chosen)
 
 
-def test_single_recordings_are_held_out_in_groups_with_one_speaker() -> None:
+def test_single_recordings_are_held_out_in_groups_with_one_speaker():
     given = [*entries({"x": 20}), *entries({"": 10}, "h")]
     chosen = choose_held_out(given, 0.1)
     assert sorted(entry.name[0] for entry in chosen) == ["g", "g", "h"]
 
 
-def test_folder_without_manifest_is_searched_for_audio_files(tmp_path: Path) -> None:
+def test_folder_without_manifest_is_searched_for_audio_files(tmp_path):
     (tmp_path / "deep").mkdir()
     for name in ("b.wav", "deep/a.WAV", "notes.txt"):
         (tmp_path / name).write_bytes(b"")
@@ -144,7 +140,7 @@ def test_folder_without_manifest_is_searched_for_audio_files(tmp_path: Path) -> 
     assert {entry.text for entry in found} == {""}
 
 
-def test_long_recordings_are_split_at_pauses() -> None:
+def test_long_recordings_are_split_at_pauses():
     pytest.importorskip("torch", reason="fine-tuning takes PyTorch")
     from harken.training.finetune import SPEECH_PAD_S, split_at_pauses
 

@@ -1,40 +1,26 @@
 """harken as a program uses it: load, transcribe, iterate."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys
-import wave
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from itertools import pairwise
-from pathlib import Path
 from threading import Barrier, Event
 from time import sleep
-from typing import Any
 
 import numpy as np
 import pytest
 
 import harken
-from audio_files import Pipe
+from audio_files import Pipe, wav_bytes
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from fakes.speakers import FIRST, level_diarizer
 from fakes.speech_detector import LoudIsSpeech
-from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, silence, speak_words
+from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, silence, speak_words
 from harken.api import Recognizer
 from harken.audio import load_audio
-from harken.contract import Floats
-from harken.errors import (
-    AudioError,
-    AudioNotFound,
-    Cancelled,
-    CheckpointNotFound,
-    HarkenError,
-    OptionError,
-)
+from harken.errors import AudioError, AudioNotFound, Cancelled, CheckpointNotFound, HarkenError, OptionError
 from harken.formats import render
 from harken.streaming import StreamOptions
 from harken.transcribe import Callbacks
@@ -47,7 +33,7 @@ VOICE = np.full_like(NOISE, FIRST)
 ONE, TWO, THREE = (window_text(0, text, WINDOW_POSITIONS) for text in ("one", "two", "three"))
 
 
-def use_texts(*lines: Any) -> Recognizer:
+def use_texts(*lines):
     return Recognizer(TranscriptBackend(*lines), TOKENIZER, "recital")
 
 
@@ -56,7 +42,7 @@ AS_IT_IS = harken.TranscribeOptions(vad=False)
 
 
 class TestTranscription:
-    def test_is_lazy_and_iterates_again_and_decodes_nothing_twice(self) -> None:
+    def test_is_lazy_and_iterates_again_and_decodes_nothing_twice(self):
         model = use_texts(ONE, TWO, THREE)
         model.transcribe("there-is-no-such-file.mp3")
         work = model.transcribe(NOISE, AS_IT_IS, language="en")
@@ -68,7 +54,7 @@ class TestTranscription:
         assert [segment.text for segment in work] == ["one", "two", "three"]
         assert len(model.backend.mels) == 3
 
-    def test_so_far_is_what_has_been_decoded_and_the_result_the_whole(self) -> None:
+    def test_so_far_is_what_has_been_decoded_and_the_result_the_whole(self):
         work = use_texts(ONE, TWO, THREE).transcribe(NOISE, AS_IT_IS, language="fr", task="translate")
         assert (work.so_far().segments, work.stats.windows) == ((), 0)
         next(iter(work))
@@ -81,17 +67,17 @@ class TestTranscription:
         assert result.duration_s == pytest.approx(3 * WINDOW_S)
         assert work.text == result.text == "onetwothree"
 
-    def test_options_come_in_one_piece_or_by_name_and_so_do_hooks(self) -> None:
+    def test_options_come_in_one_piece_or_by_name_and_so_do_hooks(self):
         model, options = use_texts(ONE), harken.TranscribeOptions(language="de", task="translate")
         assert model.transcribe(NOISE, options).result().language == "de"
-        told: list[Any] = []
+        told = []
         work = model.transcribe(NOISE, options, language="fr", on_progress=lambda *done: told.append(done))
         assert (work.result().language, work.result().task) == ("fr", "translate")
         assert options.language == "de"
         assert told[-1] == (pytest.approx(3 * WINDOW_S), True)
 
-    def test_what_ended_it_is_raised_each_time(self) -> None:
-        stop: list[bool] = []
+    def test_what_ended_it_is_raised_each_time(self):
+        stop = []
         work = use_texts(ONE, TWO).transcribe(NOISE, AS_IT_IS, is_cancelled=lambda: bool(stop), language="en")
         next(iter(work))
         stop.append(True)
@@ -100,13 +86,13 @@ class TestTranscription:
                 attempt()
         assert work.so_far().text == "one"
 
-    def test_threads_that_iterate_at_once_get_the_same_segments(self) -> None:
+    def test_threads_that_iterate_at_once_get_the_same_segments(self):
         model, started = use_texts(ONE, TWO, THREE), Barrier(8)
         works = model.transcribe_many(
             [NOISE, NOISE], AS_IT_IS, language="en", on_window_start=lambda start_s, prompt: sleep(0.005)
         )
 
-        def texts(work: Any) -> list[str]:
+        def texts(work):
             started.wait()
             return [segment.text for segment in work]
 
@@ -119,16 +105,16 @@ class TestTranscription:
         assert len(model.backend.mels) == 6
 
     @pytest.mark.parametrize("asked", [0, 1])
-    def test_a_callback_that_asks_for_segments_is_told_so(self, asked: int) -> None:
-        works: list[harken.Transcription] = []
+    def test_a_callback_that_asks_for_segments_is_told_so(self, asked):
+        works = []
         works += use_texts(ONE, TWO).transcribe_many(
             [NOISE, NOISE], AS_IT_IS, language="en", on_progress=lambda done_s, finished: list(works[asked])
         )
         with pytest.raises(HarkenError, match="a callback asked for segments"):
             works[0].result()
 
-    def test_the_end_is_told_once_however_often_it_is_asked_for(self) -> None:
-        ends: list[float] = []
+    def test_the_end_is_told_once_however_often_it_is_asked_for(self):
+        ends = []
         work = use_texts(ONE).transcribe(
             NOISE,
             AS_IT_IS,
@@ -142,8 +128,8 @@ class TestTranscription:
         assert ends == [work.read_s]
 
     @pytest.mark.parametrize("channels", ["mixed", "apart"])
-    def test_progress_is_told_once_the_segments_up_to_there_are_taken(self, channels: str) -> None:
-        told: list[str] = []
+    def test_progress_is_told_once_the_segments_up_to_there_are_taken(self, channels):
+        told = []
         work = use_texts(ONE, TWO).transcribe(
             NOISE[: round(2 * WINDOW_S * 16_000)],
             AS_IT_IS,
@@ -157,10 +143,8 @@ class TestTranscription:
 
     @pytest.mark.parametrize("decode", [list, lambda work: list(iter(work.step, None))], ids=["all", "steps"])
     @pytest.mark.parametrize("channels", ["mixed", "apart"])
-    def test_what_there_is_so_far_is_as_far_as_progress_even_if_its_callback_fails(
-        self, channels: str, decode: Callable[[harken.Transcription], Any]
-    ) -> None:
-        def report(done_s: float, finished: bool) -> None:
+    def test_what_there_is_so_far_is_as_far_as_progress_even_if_its_callback_fails(self, channels, decode):
+        def report(done_s, finished):
             segments = work.so_far().segments
             assert segments[-1].end_s == pytest.approx(done_s)
             if len(segments) == 2:
@@ -180,27 +164,25 @@ class TestTranscription:
         [{}, {"channels": "apart"}, {"diarizer": level_diarizer()}],
         ids=["mixed", "apart", "speakers"],
     )
-    def test_a_callback_that_fails_does_so_behind_the_segments_before(
-        self, callback: str, given: dict[str, Any]
-    ) -> None:
-        def fail_at_second(*_: object) -> None:
+    def test_a_callback_that_fails_does_so_behind_the_segments_before(self, callback, given):
+        def fail_at_second(*_):
             calls.append(callback)
             if len(calls) == 2:
                 raise HarkenError("enough")
 
-        calls: list[str] = []
+        calls = []
         whole = "onetwo" if callback == "on_progress" else "one"
         work = use_texts(ONE, TWO, THREE).transcribe(
             VOICE, AS_IT_IS, language="en", **given, **{callback: fail_at_second}
         )
         for _ in range(2):
-            texts: list[str] = []
+            texts = []
             with pytest.raises(HarkenError, match="enough"):
                 texts.extend(segment.text for segment in work)
             assert "".join(texts) == work.so_far().text == whole
 
-    def test_every_kind_of_source_gives_the_same(self) -> None:
-        def first_mel(source: Any) -> bytes:
+    def test_every_kind_of_source_gives_the_same(self):
+        def first_mel(source):
             model = use_texts(ONE)
             next(iter(model.transcribe(source, AS_IT_IS, language="en")))
             return model.backend.mels[0].tobytes()
@@ -212,7 +194,7 @@ class TestTranscription:
 
 
 class TestAlign:
-    def test_words_are_those_of_the_text(self) -> None:
+    def test_words_are_those_of_the_text(self):
         samples = NOISE[: round(WINDOW_S * 16_000)]
         words = use_texts(ONE).align(samples, "你好", language="zh", vad=False)
         assert [word.text for word in words] == ["你", "好"]
@@ -220,29 +202,29 @@ class TestAlign:
         assert use_texts(ONE).align(samples, " ") == ()
 
     @pytest.mark.parametrize("language", ["en", "zh"])
-    def test_words_are_the_same_however_the_lines_of_the_text_are_broken(self, language: str) -> None:
-        def align(text: str) -> tuple[harken.Word, ...]:
+    def test_words_are_the_same_however_the_lines_of_the_text_are_broken(self, language):
+        def align(text):
             return use_texts(ONE).align(NOISE[: round(WINDOW_S * 16_000)], text, language=language, vad=False)
 
         words = align("one two three")
         assert words == align("\none\r\n\r\n two\n\tthree \n")
         assert all(word.text.strip() for word in words)
 
-    def test_the_language_is_looked_for_where_it_is_not_given(self) -> None:
+    def test_the_language_is_looked_for_where_it_is_not_given(self):
         model = use_texts(ONE)
         model.align(NOISE[: round(WINDOW_S * 16_000)], "eins", languages=("de", "fr"))
         detection, reading = model.backend.prompts
         assert detection == (TOKENIZER.sot,)
         assert {*reading} & {TOKENIZER.language_tokens["de"], TOKENIZER.language_tokens["fr"]}
 
-    def test_a_long_recording_is_aligned_piece_by_piece(self) -> None:
+    def test_a_long_recording_is_aligned_piece_by_piece(self):
         model = use_texts(window_text(0, "一二", 18), window_text(0, "三四", 18), window_text(0, "五六", 18))
         words = model.align(NOISE, "一二三四五六", AS_IT_IS, language="zh", hallucination_threshold=None)
         assert [word.text for word in words] == [*"一二三四五六"]
         assert all(before.end_s <= word.start_s for before, word in pairwise(words))
         assert words[0].start_s < WINDOW_S < words[-1].end_s <= 3 * WINDOW_S
 
-    def test_a_text_that_is_not_of_the_recording_or_too_long_is_refused(self) -> None:
+    def test_a_text_that_is_not_of_the_recording_or_too_long_is_refused(self):
         with pytest.raises(AudioError, match=r"does not match the text from 0\.00 s on"):
             use_texts(ONE).align(NOISE, "seven", AS_IT_IS, language="en")
         with pytest.raises(OptionError, match=r"text='100 tokens': allowed is at most \d+ tokens"):
@@ -257,7 +239,7 @@ class TestRefusals:
             (lambda model: model.stream(clock=None, beam=5), StreamOptions),
         ],
     )
-    def test_an_unknown_option_lists_what_there_is(self, call: Any, kind: type[Any]) -> None:
+    def test_an_unknown_option_lists_what_there_is(self, call, kind):
         with pytest.raises(OptionError) as caught:
             call(use_texts(ONE))
         assert caught.value.field == "beam"
@@ -267,9 +249,7 @@ class TestRefusals:
         assert len(str(caught.value)) < 1000
 
     @pytest.mark.parametrize(("field", "value"), [("language", "de"), ("task", "translate")])
-    def test_an_english_model_knows_neither_other_languages_nor_translation(
-        self, field: str, value: Any
-    ) -> None:
+    def test_an_english_model_knows_neither_other_languages_nor_translation(self, field, value):
         tokenizer = TOKENIZER.bytes_only(multilingual=False)
         with pytest.raises(OptionError, match="English-only") as caught:
             Recognizer(TranscriptBackend(ONE), tokenizer, "recital.en").transcribe(NOISE, **{field: value})
@@ -306,7 +286,7 @@ class TestRefusals:
             ("suppress_tokens", lambda model: model.transcribe(NOISE, suppress_tokens=(DIMS.n_vocab,))),
         ],
     )
-    def test_an_argument_that_is_not_allowed_is_refused_before_any_work(self, field: str, call: Any) -> None:
+    def test_an_argument_that_is_not_allowed_is_refused_before_any_work(self, field, call):
         model = use_texts(ONE)
         with pytest.raises(OptionError) as caught:
             call(model)
@@ -314,7 +294,7 @@ class TestRefusals:
         assert model.backend.mels == []
 
     @pytest.mark.parametrize("audio", [None, 5, 2.5, b"talk.mp3", ["talk.mp3"], object(), io.StringIO("x"), {}])
-    def test_audio_of_another_kind_is_no_recording(self, audio: Any) -> None:
+    def test_audio_of_another_kind_is_no_recording(self, audio):
         model = use_texts(ONE)
         for call in (
             lambda: model.transcribe(audio).result(),
@@ -332,12 +312,12 @@ class TestRefusals:
             ("threads", 2.0), ("cache", 5), ("cache", "a\0b"), ("revision", 5), ("download", "no"), ("download", 1),
         ],
     )  # fmt: skip
-    def test_an_argument_of_load_of_another_kind(self, field: str, value: Any) -> None:
+    def test_an_argument_of_load_of_another_kind(self, field, value):
         with pytest.raises(OptionError, match=f"^{field}=") as caught:
             harken.load(**{field: value})
         assert caught.value.field == field
 
-    def test_a_value_of_load_that_is_not_allowed(self) -> None:
+    def test_a_value_of_load_that_is_not_allowed(self):
         for options, message in (
             *(({"threads": n}, f"threads={n}: allowed is an integer from 1 to 1024") for n in (0, -1, 5000)),
             ({"backend": "tpu"}, "backend='tpu': allowed is auto or native or onnx or torch or numpy"),
@@ -347,7 +327,7 @@ class TestRefusals:
         with pytest.raises(CheckpointNotFound, match="no-such-model"):
             harken.load("no-such-model", download=False)
 
-    def test_audio_fails_when_it_is_asked_for(self, tmp_path: Path) -> None:
+    def test_audio_fails_when_it_is_asked_for(self, tmp_path):
         for audio, kind, message in (
             (tmp_path / "none.mp3", AudioNotFound, r"none\.mp3"),
             (NOISE.reshape(-1, 2), AudioError, "allowed is one channel"),
@@ -359,7 +339,7 @@ class TestRefusals:
 
 @pytest.mark.real
 class TestTinyEnglish:
-    def test_words_of_a_known_text(self) -> None:
+    def test_words_of_a_known_text(self):
         tiny, shift_s = recognizer("int8"), 4
         quiet = np.zeros(shift_s * 16_000, np.float32)
         said = "And so, my fellow Americans: ask not what your country can do for you."
@@ -372,11 +352,11 @@ class TestTinyEnglish:
         *_, said_word, other = tiny.align(EXAMPLE, "And so my fellow walruses")
         assert other.probability < 0.01 < said_word.probability
 
-    def test_one_recognizer_serves_several_threads(self) -> None:
+    def test_one_recognizer_serves_several_threads(self):
         tiny, speech = recognizer("int8"), load_audio(EXAMPLE)
         recordings = [speech[second * 16_000 :][: 3 * 16_000] for second in (0, 3, 5, 8)]
 
-        def transcribe(samples: Floats) -> Any:
+        def transcribe(samples):
             return tiny.transcribe(samples, temperatures=(0.0,)).result()
 
         alone = [transcribe(samples) for samples in recordings]
@@ -389,24 +369,20 @@ class TestTinyEnglish:
 
 ANN = speak_words(0, 1, 2) + silence(7) + speak_words(3, 4)
 BOB = silence(4) + speak_words(5, 6) + silence(8) + speak_words(7)
-OPTIONS: dict[str, Any] = {**LETTER_OPTIONS, "vad": False, "word_timestamps": True}
+OPTIONS = {**LETTER_OPTIONS, "vad": False, "word_timestamps": True}
 
 
-def tones() -> Recognizer:
+def tones():
     return Recognizer(ToneBackend(positions=150), TOKENIZER, "tones")
 
 
-def stereo(*channels: ToneSpeech) -> np.ndarray:
+def stereo(*channels):
     length = max(len(channel.samples) for channel in channels)
     return np.stack([np.pad(each.samples, (0, length - len(each.samples))) for each in channels], axis=1)
 
 
-def wav(samples: np.ndarray, kind: type[io.BytesIO] = io.BytesIO, *, cut: int = 0) -> io.BytesIO:
-    file = io.BytesIO()
-    with wave.open(file, "wb") as writer:
-        writer.setparams((samples.shape[1], 2, 16_000, 0, "NONE", ""))
-        writer.writeframes((samples * 32767).astype("<i2").tobytes())
-    return kind(file.getvalue()[: -cut or None])
+def wav(samples, kind=io.BytesIO, *, cut=0):
+    return kind(wav_bytes((samples * 32767).astype("<i2"))[: -cut or None])
 
 
 @pytest.mark.parametrize(
@@ -414,10 +390,8 @@ def wav(samples: np.ndarray, kind: type[io.BytesIO] = io.BytesIO, *, cut: int = 
     [(np.asarray, 1), (wav, 4), (lambda samples: wav(samples, Pipe), 1)],
     ids=["array", "file", "pipe"],
 )
-def test_channels_are_transcribed_as_recordings_of_their_own_and_merged_by_time(
-    source: Any, batch_size: int
-) -> None:
-    progress: list[tuple[float, bool]] = []
+def test_channels_are_transcribed_as_recordings_of_their_own_and_merged_by_time(source, batch_size):
+    progress = []
     options = {**OPTIONS, "channels": "apart", "batch_size": batch_size}
     work = tones().transcribe(source(stereo(ANN, BOB)), **options, on_progress=lambda *at: progress.append(at))
     assert (work.finished, work.so_far().segments) == (False, ())
@@ -441,9 +415,9 @@ def test_channels_are_transcribed_as_recordings_of_their_own_and_merged_by_time(
     assert progress == sorted(progress)
 
 
-def test_threads_that_iterate_over_channels_get_the_same_segments_also_while_they_are_opened() -> None:
+def test_threads_that_iterate_over_channels_get_the_same_segments_also_while_they_are_opened():
     class Waiting(io.BytesIO):
-        def read(self, size: int | None = -1) -> bytes:
+        def read(self, size=-1):
             opening.set()
             assert go_on.wait(PATIENCE_S)
             return super().read(size)
@@ -462,7 +436,7 @@ def test_threads_that_iterate_over_channels_get_the_same_segments_also_while_the
 
 
 @pytest.mark.parametrize("word_timestamps", [True, False])
-def test_turns_of_channels_leave_out_their_pauses(word_timestamps: bool) -> None:
+def test_turns_of_channels_leave_out_their_pauses(word_timestamps):
     ann = speak_words(0, 1) + silence(4) + speak_words(2, 3, 4) + silence(2)
     samples = stereo(ann, silence(2) + speak_words(5, 6, 7))
     recognizer = Recognizer(ToneBackend(), TOKENIZER, "tones", speech_detector=LoudIsSpeech)
@@ -473,8 +447,8 @@ def test_turns_of_channels_leave_out_their_pauses(word_timestamps: bool) -> None
     assert all(turn.end_s - turn.start_s < 2 for turn in result.turns)
 
 
-def test_a_recording_that_breaks_off_fails_after_its_segments_and_tells_its_end_once() -> None:
-    progress: list[tuple[float, bool]] = []
+def test_a_recording_that_breaks_off_fails_after_its_segments_and_tells_its_end_once():
+    progress = []
     work = tones().transcribe(
         wav(stereo(ANN, BOB), cut=80_000),
         channels="apart",
@@ -492,9 +466,9 @@ def test_a_recording_that_breaks_off_fails_after_its_segments_and_tells_its_end_
 
 
 @pytest.mark.parametrize("channels", ["mixed", "apart"])
-def test_what_was_interrupted_before_the_first_segment_is_not_empty(channels: str) -> None:
+def test_what_was_interrupted_before_the_first_segment_is_not_empty(channels):
     class Interrupted(io.BytesIO):
-        def read(self, size: int | None = -1) -> bytes:
+        def read(self, size=-1):
             raise KeyboardInterrupt
 
     work = tones().transcribe(wav(stereo(ANN, BOB), Interrupted), channels=channels, **OPTIONS)
@@ -503,7 +477,7 @@ def test_what_was_interrupted_before_the_first_segment_is_not_empty(channels: st
             attempt()
 
 
-def test_a_script_may_end_before_its_transcription() -> None:
+def test_a_script_may_end_before_its_transcription():
     """After an odd number of blocks, in which the last chunk of voice activity detection is not whole."""
     script = """if True:
         import sys

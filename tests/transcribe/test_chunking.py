@@ -1,9 +1,6 @@
 """Windows of a recording: speech found and packed while samples are read, its map back, its log-mel, its memory."""
 
-from __future__ import annotations
-
 import tracemalloc
-from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -15,18 +12,9 @@ from fakes.silent_mel import SilentMel
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence, split_at
 from harken.audio import log_mel, pad_or_trim
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
-from harken.contract import Floats
 from harken.errors import AudioError
 from harken.transcribe import mel_windows
-from harken.transcribe.chunking import (
-    ClipRange,
-    FrameSpan,
-    FrameSpans,
-    PackedSpeech,
-    SpeechPacker,
-    SpeechSegmenter,
-    total_frames,
-)
+from harken.transcribe.chunking import PackedSpeech, SpeechPacker, SpeechSegmenter, total_frames
 from harken.transcribe.mel_windows import MelWindows
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRAMES, WINDOW_SAMPLES
 
@@ -35,7 +23,7 @@ from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRA
 gaps_and_lengths = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 250)), max_size=30)
 
 
-def regions_of(gaps_and_lengths: list[tuple[int, int]]) -> list[FrameSpan]:
+def regions_of(gaps_and_lengths):
     edges = [*accumulate(length for pair in gaps_and_lengths for length in pair)]
     return list(zip(edges[::2], edges[1::2], strict=True))
 
@@ -43,9 +31,7 @@ def regions_of(gaps_and_lengths: list[tuple[int, int]]) -> list[FrameSpan]:
 @given(steps=gaps_and_lengths)
 @example(steps=[(0, 50), (5, 46), (10, 10), (300, 9), (301, 250)])
 @example(steps=[(0, 50), (50, 50), (20, 5)])
-def test_windows_have_all_speech_only_short_gaps_and_as_many_whole_regions_as_fit(
-    steps: list[tuple[int, int]],
-) -> None:
+def test_windows_have_all_speech_only_short_gaps_and_as_many_whole_regions_as_fit(steps):
     regions = regions_of(steps)
     packer = SpeechPacker(100, max_gap_frames=10, flush_silence_frames=300)
     windows = [window for region in regions for window in packer.add(region)] + packer.flush()
@@ -65,7 +51,7 @@ def test_windows_have_all_speech_only_short_gaps_and_as_many_whole_regions_as_fi
         assert start in starts or total_frames(window) == 100 or end == start, "only long regions are cut"
 
 
-def test_window_is_given_out_after_enough_silence() -> None:
+def test_window_is_given_out_after_enough_silence():
     packer = SpeechPacker(100, max_gap_frames=10, flush_silence_frames=300)
     assert packer.add((5, 60)) == []
     assert packer.start_frame == 5
@@ -76,9 +62,7 @@ def test_window_is_given_out_after_enough_silence() -> None:
 
 
 @given(steps=gaps_and_lengths.filter(bool), data=st.data())
-def test_frames_of_a_window_map_to_those_they_were_packed_from(
-    steps: list[tuple[int, int]], data: st.DataObject
-) -> None:
+def test_frames_of_a_window_map_to_those_they_were_packed_from(steps, data):
     spans = tuple(regions_of([(gap + 1, length) for gap, length in steps]))
     packed = [frame for start, end in spans for frame in range(start, end)]
     source = PackedSpeech(MelWindows(iter([]), 8, 120), spans)
@@ -89,7 +73,7 @@ def test_frames_of_a_window_map_to_those_they_were_packed_from(
     assert total_frames(source.spans(frame, len(packed))) == len(packed) - frame
 
 
-def test_window_has_the_frames_of_its_spans_from_an_offset_on() -> None:
+def test_window_has_the_frames_of_its_spans_from_an_offset_on():
     samples, spans = noise_and_silence(5), ((100, 140), (300, 350))
     whole = log_mel(samples, 8, padding_samples=WINDOW_SAMPLES)
     expected = np.concatenate([whole[:, start:end] for start, end in spans], axis=1)
@@ -102,12 +86,7 @@ def test_window_has_the_frames_of_its_spans_from_an_offset_on() -> None:
 # --- speech found while samples are read --------------------------------------------------------------------
 
 
-def read(
-    samples: Floats | Iterator[Floats],
-    *clips: ClipRange,
-    options: VadOptions | None = None,
-    apart: bool = False,
-) -> tuple[SpeechSegmenter, list[FrameSpans]]:
+def read(samples, *clips, options=None, apart=False):
     """Read a whole recording, and return its segmenter and the spans of every packed window."""
     blocks = iter([samples]) if isinstance(samples, np.ndarray) else samples
     segmenter, packed = SpeechSegmenter(blocks, options or VadOptions(), LoudIsSpeech), []
@@ -130,13 +109,11 @@ def read(
         ((0, 50, 0.15), [], [(4958, 5015)]),
     ],
 )
-def test_speech_of_clips_is_packed(
-    lengths_s: Sequence[float], clips: list[ClipRange], spans: list[FrameSpan]
-) -> None:
+def test_speech_of_clips_is_packed(lengths_s, clips, spans):
     assert read(noise_and_silence(*lengths_s), *clips)[1] == [(span,) for span in spans]
 
 
-def test_regions_of_which_each_may_have_its_own_language_are_windows_apart() -> None:
+def test_regions_of_which_each_may_have_its_own_language_are_windows_apart():
     (segmenter, together), (_, apart) = (
         read(noise_and_silence(2, 3, 2, 3, 40), apart=apart) for apart in (False, True)
     )
@@ -144,7 +121,7 @@ def test_regions_of_which_each_may_have_its_own_language_are_windows_apart() -> 
     assert apart[:2] == [(region,) for region in segmenter.regions[:2]]
 
 
-def test_blocks_behind_the_last_clip_are_not_read_and_short_recordings_packed_to_their_last_frame() -> None:
+def test_blocks_behind_the_last_clip_are_not_read_and_short_recordings_packed_to_their_last_frame():
     blocks = iter([noise_and_silence(0, 30)] * 100)
     read(blocks, (0, 100), (200, 500))
     assert len([*blocks]) == 99
@@ -154,7 +131,7 @@ def test_blocks_behind_the_last_clip_are_not_read_and_short_recordings_packed_to
         assert len(segmenter.probabilities) == -(-n_samples // CHUNK_SAMPLES)
 
 
-def test_pauses_between_words_are_silence_in_word_regions_only() -> None:
+def test_pauses_between_words_are_silence_in_word_regions_only():
     segmenter, _ = read(noise_and_silence(1, 0.5, 1, 3))
     assert segmenter.regions == [(0, 292)]
     assert segmenter.word_regions(0, 300) == [(0, 107), (142, 257)]
@@ -162,7 +139,7 @@ def test_pauses_between_words_are_silence_in_word_regions_only() -> None:
     assert segmenter.word_regions(200, 300) == [(0, 107), (142, 257)]
 
 
-def test_word_regions_use_the_threshold_of_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_word_regions_use_the_threshold_of_the_windows(monkeypatch):
     feed = LoudIsSpeech.feed
     monkeypatch.setattr(LoudIsSpeech, "feed", lambda *fed: np.float32(0.4) * feed(*fed))
     for threshold in (0.3, 0.5):
@@ -184,7 +161,7 @@ RECORDING = (rng.standard_normal(3 * SAMPLE_RATE) * np.logspace(-5, 0, 3 * SAMPL
     points=st.lists(st.integers(0, len(RECORDING)), max_size=8),
     seeks=st.lists(st.integers(0, 320), min_size=1, max_size=6).map(sorted),
 )
-def test_windows_do_not_depend_on_block_sizes(points: list[int], seeks: list[int]) -> None:
+def test_windows_do_not_depend_on_block_sizes(points, seeks):
     one, other = (
         MelWindows(iter(split_at(RECORDING, cuts)), 8, 48, look_ahead_frames=LOOK_AHEAD_FRAMES)
         for cuts in (points, range(160, len(RECORDING), 160))
@@ -195,11 +172,11 @@ def test_windows_do_not_depend_on_block_sizes(points: list[int], seeks: list[int
         np.testing.assert_array_equal(mel, expected)
 
 
-def test_window_is_normalised_with_the_peak_before_it_and_in_its_look_ahead() -> None:
+def test_window_is_normalised_with_the_peak_before_it_and_in_its_look_ahead():
     quiet = rng.standard_normal(5 * SAMPLE_RATE).astype(np.float32) * np.float32(1e-4)
     bang = slice(2 * SAMPLE_RATE, 2 * SAMPLE_RATE + 800)
 
-    def floor_at(seek: int, with_bang: bool) -> float:
+    def floor_at(seek, with_bang):
         samples = quiet.copy()
         samples[bang] *= 1e5 if with_bang else 1
         windows = MelWindows(iter([samples[:200], samples[200:]]), 8, 48, look_ahead_frames=LOOK_AHEAD_FRAMES)
@@ -212,7 +189,7 @@ def test_window_is_normalised_with_the_peak_before_it_and_in_its_look_ahead() ->
 
 
 @pytest.mark.parametrize("n_mels", [80, 128])
-def test_windows_of_a_short_recording_equal_its_log_mel(n_mels: int) -> None:
+def test_windows_of_a_short_recording_equal_its_log_mel(n_mels):
     whole = log_mel(RECORDING, n_mels, padding_samples=WINDOW_SAMPLES)[:, : len(RECORDING) // HOP_SAMPLES]
     windows = MelWindows(iter(split_at(RECORDING, [7, 20_000])), n_mels, window_frames=120)
     for seek in (0, 33, 180, 299):
@@ -221,13 +198,11 @@ def test_windows_of_a_short_recording_equal_its_log_mel(n_mels: int) -> None:
         np.testing.assert_array_equal(mel[0], pad_or_trim(whole[:, seek : seek + frames], 120))
 
 
-def test_memory_does_not_grow_with_what_is_read_before_the_first_window(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memory_does_not_grow_with_what_is_read_before_the_first_window(monkeypatch):
     monkeypatch.setattr(mel_windows, "LogMel", SilentMel)
     block = np.zeros(WINDOW_SAMPLES, np.float32)
 
-    def peak_bytes(minutes: int) -> int:
+    def peak_bytes(minutes):
         windows = MelWindows((block for _ in range(2 * minutes)), n_mels=80, window_frames=3000)
         tracemalloc.start()
         try:
@@ -242,10 +217,10 @@ def test_memory_does_not_grow_with_what_is_read_before_the_first_window(
     assert peak_bytes(120) < 1.1 * peak_bytes(10)
 
 
-def test_frames_before_a_read_error_are_delivered_and_it_is_reported_where_it_is_reached() -> None:
+def test_frames_before_a_read_error_are_delivered_and_it_is_reported_where_it_is_reached():
     broken = AudioError("talk.mp3: at 1.00 s: the file is cut short or damaged")
 
-    def blocks(n_readable: int) -> Iterator[Floats]:
+    def blocks(n_readable):
         for _ in range(n_readable):
             yield RECORDING[: SAMPLE_RATE // 2]
         raise broken

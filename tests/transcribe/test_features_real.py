@@ -1,10 +1,6 @@
 """What people rely on, shown on recordings: batches, silence, words, languages, levels, live sessions."""
 
-from __future__ import annotations
-
 from itertools import groupby, pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,35 +8,34 @@ import pytest
 from comparable import comparable
 from harken.audio import load_audio, stream_audio
 from harken.audio.vad import VadOptions
-from harken.contract import Floats
-from harken.streaming import Event, Interim
+from harken.streaming import Interim
 from harken.transcribe.chunking import SpeechSegmenter
 from harken.types import HOP_SAMPLES, SAMPLE_RATE
 from real_models import EXAMPLE, EXAMPLE_WORDS, larger_recognizer, recognizer, recordings, words
-from session_events import Utterance, check_committed_text, check_events, final_text, run_session
+from session_events import check_committed_text, check_events, final_text, run_session
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
-def nightly(value: object) -> Any:
+def nightly(value):
     return pytest.param(value, marks=pytest.mark.nightly)
 
 
-def joined(paths: list[Path], pause_s: float = 0.3) -> Floats:
+def joined(paths):
     """Recordings one behind the other, with silence between them."""
-    silence = np.zeros(round(pause_s * SAMPLE_RATE), np.float32)
+    silence = np.zeros(round(0.3 * SAMPLE_RATE), np.float32)
     return np.concatenate([part for path in paths for part in (load_audio(path), silence)])
 
 
 @pytest.mark.parametrize("precision", [nightly("fp32"), "int8"])
-def test_windows_decoded_together_say_what_each_says_alone(precision: str) -> None:
+def test_windows_decoded_together_say_what_each_says_alone(precision):
     paths = recordings("librispeech-train-clean")[7:10]
     alone, together = (recognizer(precision).transcribe_many(paths, batch_size=size) for size in (1, 3))
     assert [comparable(work) for work in together] == [comparable(work) for work in alone]
 
 
 @pytest.mark.parametrize(("factor", "every"), [(1, 2), (0.003, 3)])
-def test_nothing_is_said_where_nobody_speaks(factor: float, every: int) -> None:
+def test_nothing_is_said_where_nobody_speaks(factor, every):
     said = {
         path.name: recognizer("int8").transcribe(load_audio(path) * np.float32(factor)).text
         for path in recordings("non-speech")[::every]
@@ -53,7 +48,7 @@ def test_nothing_is_said_where_nobody_speaks(factor: float, every: int) -> None:
     [nightly("long-form/kennedy_moon_21s.mp3"), "long-form/two_cities_44s.wav", "ljspeech/LJ001-0003.wav"],
 )
 @pytest.mark.parametrize("precision", [nightly("fp32"), "int8"])
-def test_no_word_is_longer_than_the_speech_it_covers(name: str, precision: str) -> None:
+def test_no_word_is_longer_than_the_speech_it_covers(name, precision):
     folder, file = name.split("/")
     path = next(path for path in recordings(folder) if path.name == file)
     segmenter = SpeechSegmenter(stream_audio(path), VadOptions(min_speech_s=0.1))
@@ -69,7 +64,7 @@ def test_no_word_is_longer_than_the_speech_it_covers(name: str, precision: str) 
 
 
 @pytest.mark.parametrize("folder", [nightly("long-form"), "noisy", nightly("telephone")])
-def test_voice_activity_detection_and_guard_lose_no_words(folder: str) -> None:
+def test_voice_activity_detection_and_guard_lose_no_words(folder):
     jiwer = pytest.importorskip("jiwer")
     model = recognizer("int8")
     spoken = missing = 0
@@ -89,12 +84,12 @@ SPOKEN = [("german", "de"), ("librispeech-train-clean", "en"), ("french", "fr")]
 
 
 @pytest.mark.nightly
-def test_a_mixed_recording_keeps_the_language_of_each_part() -> None:
+def test_a_mixed_recording_keeps_the_language_of_each_part():
     pause = np.zeros(35 * SAMPLE_RATE, np.float32)
     weak = load_audio(next(path for path in recordings("non-speech") if "laugh1" in path.name))
-    parts: list[Floats] = []
-    bounds: list[tuple[float, str]] = []
-    laughs_s: list[float] = []
+    parts = []
+    bounds = []
+    laughs_s = []
     for folder, code in SPOKEN:
         part = joined(recordings(folder)[:8])[: 25 * SAMPLE_RATE]
         bounds.append((sum(map(len, parts)) / SAMPLE_RATE, code))
@@ -102,7 +97,7 @@ def test_a_mixed_recording_keeps_the_language_of_each_part() -> None:
         laughs_s.append(sum(map(len, [*parts, part, pause])) / SAMPLE_RATE)
         parts += [part, pause, weak, pause]
     model = larger_recognizer("base")
-    starts_s: list[float] = []
+    starts_s = []
     options = {"multilingual": True, "hallucination_threshold": None, "temperatures": (0.0,)}
     options["on_window_start"] = lambda start_s, prompt: starts_s.append(start_s)
     found = model.transcribe(np.concatenate(parts), **options).result()
@@ -124,16 +119,16 @@ def test_no_segment_reaches_over_the_silence_before_or_behind_it() -> None:
 # --- other levels, offline and live -------------------------------------------------------------------------
 
 
-def in_16_bits(factor: float) -> Floats:
+def in_16_bits(factor):
     """Return the example times a factor, in the steps of 16 bits, of which there are 24 at a thousandth."""
     return np.rint(load_audio(EXAMPLE) * factor * 32768).astype(np.float32) / np.float32(32768)
 
 
 @pytest.mark.parametrize("factor", [nightly(0.01), 0.001])
-def test_quiet_speech_is_transcribed_as_a_recording_and_live(factor: float) -> None:
+def test_quiet_speech_is_transcribed_as_a_recording_and_live(factor):
     samples = in_16_bits(factor)
     assert words(recognizer("int8").transcribe(samples).text) == EXAMPLE_WORDS
-    utterances: list[Utterance] = check_events(listen(samples, "exact"), len(samples))
+    utterances = check_events(listen(samples, "exact"), len(samples))
     assert sum(utterance.ended - utterance.began for utterance in utterances) > 10
     # Of few steps, "my" is understood as "am I" in an utterance of its own, in float32 as well.
     known = 17 if factor < 0.01 else len(EXAMPLE_WORDS)
@@ -142,7 +137,7 @@ def test_quiet_speech_is_transcribed_as_a_recording_and_live(factor: float) -> N
     assert factor < 0.01 or len(found) == known
 
 
-def test_samples_of_variance_one_or_with_a_wild_one_have_the_same_words() -> None:
+def test_samples_of_variance_one_or_with_a_wild_one_have_the_same_words():
     """Preprocessors of other models make them; log-mel moves with the level, so punctuation may differ."""
     samples = load_audio(EXAMPLE)
     standardised = (samples - samples.mean()) / samples.std()
@@ -155,15 +150,13 @@ def test_samples_of_variance_one_or_with_a_wild_one_have_the_same_words() -> Non
 # --- live ---------------------------------------------------------------------------------------------------
 
 
-def listen(samples: Floats, finals: str, precision: str = "int8") -> list[Event]:
+def listen(samples, finals, precision="int8"):
     session = recognizer(precision).stream(clock=None, finals=finals)
     return run_session(session, samples, range(SAMPLE_RATE // 10, len(samples), SAMPLE_RATE // 10))
 
 
 @pytest.mark.parametrize("precision", ["int8", nightly("fp32")])
-def test_exact_finals_equal_offline_transcription_and_words_are_shown_while_they_are_spoken(
-    precision: str,
-) -> None:
+def test_exact_finals_equal_offline_transcription_and_words_are_shown_while_they_are_spoken(precision):
     """Almost all words of the recording appear before it ends."""
     samples = load_audio(EXAMPLE)
     events = listen(samples, "exact", precision)
@@ -180,13 +173,13 @@ def test_exact_finals_equal_offline_transcription_and_words_are_shown_while_they
 
 
 @pytest.mark.parametrize("finals", ["exact", "streamed"])
-def test_non_speech_gives_no_text(finals: str) -> None:
+def test_non_speech_gives_no_text(finals):
     for path in recordings("non-speech")[::6]:
         assert final_text(listen(load_audio(path)[: 20 * SAMPLE_RATE], finals)) == "", path.name
 
 
 @pytest.mark.nightly
-def test_speech_without_pauses_is_split_and_keeps_most_words() -> None:
+def test_speech_without_pauses_is_split_and_keeps_most_words():
     """45 s of utterances without their soft chunks."""
     paths = recordings("librispeech-test-other")[:10]
     samples = np.concatenate([load_audio(path) for path in paths])[: 45 * SAMPLE_RATE]

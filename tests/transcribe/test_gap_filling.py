@@ -1,26 +1,21 @@
 """Speech that no word of a window covers: found, decoded again on its own, put in, or reported."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.backends import TranscriptBackend, WindowText, window_text
+from fakes.backends import TranscriptBackend, window_text
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence
-from harken import Recognizer, Transcript
+from harken import Recognizer
 from harken.decoding import Hypothesis
 from harken.streaming.worker import FinalRequest, final_pass
 from harken.transcribe import TranscribeOptions, WindowDecoder, gap_filling
-from harken.transcribe.chunking import FrameSpan, speech_in_window
+from harken.transcribe.chunking import speech_in_window
 from harken.transcribe.gap_filling import TokenPeak, token_peaks, uncovered_spans
 from tiny_models import TOKENIZER
 
-OPTIONS: dict[str, Any] = {
+OPTIONS = {
     "language": "en",
     "best_of": 1,
     "hallucination_threshold": None,
@@ -40,16 +35,14 @@ SILENCE = window_text(0, " hm", 5, gap=1.0, no_speech=0.9)
 
 
 @pytest.fixture
-def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_numbers(monkeypatch):
     """A window of the tiny model is half a second long."""
     monkeypatch.setattr(gap_filling, "MIN_SPEECH_FRAMES", 10)
     monkeypatch.setattr(gap_filling, "WORD_REACH_FRAMES", 4)
     monkeypatch.setattr(gap_filling, "NEIGHBOUR_FRAMES", 2)
 
 
-def transcribe(
-    *windows: WindowText, samples: Any = SPEECH, **options: Any
-) -> tuple[Transcript, TranscriptBackend]:
+def transcribe(*windows, samples=SPEECH, **options):
     backend = TranscriptBackend(*windows)
     made = TranscribeOptions(**{**OPTIONS, **options})
     return Recognizer(backend, TOKENIZER, "fake", speech_detector=LoudIsSpeech).transcribe(
@@ -57,7 +50,7 @@ def transcribe(
     ).result(), backend
 
 
-def peaks(frames: Iterable[int]) -> list[TokenPeak]:
+def peaks(frames):
     return [TokenPeak(index, frame) for index, frame in enumerate(frames)]
 
 
@@ -76,9 +69,7 @@ def peaks(frames: Iterable[int]) -> list[TokenPeak]:
         ([100], [(0, 3000)], 160, []),  # the next window decodes it
     ],
 )
-def test_gaps_are_speech_far_from_any_word(
-    words: Iterable[int], speech: list[FrameSpan], end: int, gaps: list[FrameSpan]
-) -> None:
+def test_gaps_are_speech_far_from_any_word(words, speech, end, gaps):
     assert uncovered_spans(peaks(words), speech, end) == gaps
 
 
@@ -86,7 +77,7 @@ frames = st.integers(0, 3000)
 
 
 @given(words=st.lists(frames, max_size=9), edges=st.sets(frames, max_size=12), end=st.integers(500, 3000))
-def test_gaps_do_not_overlap(words: list[int], edges: set[int], end: int) -> None:
+def test_gaps_do_not_overlap(words, edges, end):
     bounds = sorted(edges)
     speech = list(zip(bounds[::2], bounds[1::2], strict=False))
     found = uncovered_spans(peaks(words), speech, end)
@@ -95,7 +86,7 @@ def test_gaps_do_not_overlap(words: list[int], edges: set[int], end: int) -> Non
     assert all(first < last for first, last in found)
 
 
-def test_punctuation_and_timestamps_have_no_peak() -> None:
+def test_punctuation_and_timestamps_have_no_peak():
     begin = TOKENIZER.timestamp_begin
     tokens = (begin, *TOKENIZER.encode("hi, ho"), begin + 9)
     attention = np.zeros((2, len(tokens), 12), np.float32)
@@ -106,7 +97,7 @@ def test_punctuation_and_timestamps_have_no_peak() -> None:
     assert token_peaks(hypothesis, (), TOKENIZER, 12) == []
 
 
-def test_speech_is_mapped_into_the_spans_of_a_packed_window() -> None:
+def test_speech_is_mapped_into_the_spans_of_a_packed_window():
     speech = [(50, 120), (150, 550), (590, 700)]
     mapped = [(0, 20), (50, 100), (100, 150), (190, 200)]
     assert speech_in_window(((100, 200), (500, 600)), speech) == mapped
@@ -115,14 +106,14 @@ def test_speech_is_mapped_into_the_spans_of_a_packed_window() -> None:
 @pytest.mark.usefixtures("small_numbers")
 class TestFilling:
     @pytest.mark.parametrize("first", [JUMP, STRETCHED], ids=["between segments", "in a stretched segment"])
-    def test_speech_without_words_is_decoded_and_put_between_the_words(self, first: WindowText) -> None:
+    def test_speech_without_words_is_decoded_and_put_between_the_words(self, first):
         transcript, backend = transcribe(first, MIDDLE)
         found = [(each.index, each.start_s, each.end_s, each.text) for each in transcript.segments]
         assert found == [(0, 0.0, 0.06, " one"), (1, 0.06, 0.34, " and"), (2, 0.34, 0.4, " two")]
         assert transcript.unwritten == ()
         assert len(backend.mels) == 2
 
-    def test_text_that_ends_early_is_continued_and_gaps_in_it_are_decoded_but_none_in_those(self) -> None:
+    def test_text_that_ends_early_is_continued_and_gaps_in_it_are_decoded_but_none_in_those(self):
         early = window_text(0, " one", 4, attended=(0, *[2] * 4, 4))
         rest = window_text(0, " and on", 17, attended=(0, *range(3, 17, 2), 17))
         begin = window_text(0, " a", 2, attended=(0, 1, 1, 2))
@@ -133,14 +124,14 @@ class TestFilling:
             transcript, backend = transcribe(*windows)
             assert (transcript.text, len(backend.mels)) == (text, n_decoded)
 
-    def test_gap_is_decoded_before_the_next_window_and_its_text_is_passed_on(self) -> None:
+    def test_gap_is_decoded_before_the_next_window_and_its_text_is_passed_on(self):
         samples = noise_and_silence(0.4, 0.6, 0.4, 1)
         last = window_text(0, " end", 20, attended=(0, *range(2, 18, 4), 20))
         transcript, backend = transcribe(JUMP, MIDDLE, last, samples=samples, condition_on_previous_text=True)
         assert transcript.text == "one and two end"
         assert TOKENIZER.decode([t for t in backend.prompts[-1] if t < TOKENIZER.eot]) == " one and two"
 
-    def test_words_stay_on_their_side_of_the_gap(self) -> None:
+    def test_words_stay_on_their_side_of_the_gap(self):
         transcript, _ = transcribe(JUMP, MIDDLE, word_timestamps=True)
         words = [word for segment in transcript.segments for word in segment.words]
         assert [word.text for word in words] == [" one", " and", " two"]
@@ -156,14 +147,12 @@ class TestFilling:
             (JUMP, {"vad": False}),
         ],
     )
-    def test_what_is_covered_or_not_asked_for_is_not_decoded_again(
-        self, first: WindowText, options: dict[str, Any]
-    ) -> None:
+    def test_what_is_covered_or_not_asked_for_is_not_decoded_again(self, first, options):
         transcript, backend = transcribe(first, MIDDLE, samples=SPEECH[:6400], **options)
         assert (transcript.text, transcript.unwritten) == ("one two", ())
         assert len(backend.mels) == 1
 
-    def test_exact_finals_of_a_live_stream_are_filled_too(self) -> None:
+    def test_exact_finals_of_a_live_stream_are_filled_too(self):
         backend, options = TranscriptBackend(JUMP, MIDDLE), TranscribeOptions(**OPTIONS)
         decoder = WindowDecoder(backend, TOKENIZER, options, speech_detector=LoudIsSpeech)
         (response,) = final_pass(decoder, [FinalRequest(samples=SPEECH[:6400], start_s=7.0)])
@@ -182,9 +171,7 @@ class TestReporting:
             (SILENCE, "no-speech probability 0.90"),
         ],
     )
-    def test_gap_that_stays_without_words_is_reported_after_one_attempt(
-        self, gap: WindowText, reason: str
-    ) -> None:
+    def test_gap_that_stays_without_words_is_reported_after_one_attempt(self, gap, reason):
         transcript, backend = transcribe(JUMP, gap, beam_size=1)
         assert transcript.text == "one two"
         (missing,) = transcript.unwritten
@@ -192,7 +179,7 @@ class TestReporting:
         assert missing.reason.startswith(reason)
         assert len(backend.prompts) == 2
 
-    def test_no_time_beside_a_gap_without_words_reaches_into_it(self) -> None:
+    def test_no_time_beside_a_gap_without_words_reaches_into_it(self):
         beside = window_text(0, " one", 12, 12, " two", 20, attended=(0, *[2] * 4, 12, 12, *[18] * 4, 20))
         for first, times in ((JUMP, [0.0, 0.06, 0.34, 0.4]), (beside, [0.0, 0.06, 0.34, 0.4])):
             transcript, _ = transcribe(first, UNSURE, word_timestamps=True)
@@ -205,7 +192,7 @@ class TestReporting:
         assert [segment.text for segment in stretched.segments] == [" one two"]
 
     @pytest.mark.parametrize("speech_s", [0.4, 0.06])  # the second is too short for a gap beside words
-    def test_window_taken_for_silence_is_reported_and_not_decoded_again(self, speech_s: float) -> None:
+    def test_window_taken_for_silence_is_reported_and_not_decoded_again(self, speech_s):
         samples = noise_and_silence(speech_s, 0.6)
         transcript, backend = transcribe(SILENCE, samples=samples, fidelity="exact", temperatures=(0.0,))
         (missing,) = transcript.unwritten
@@ -214,7 +201,7 @@ class TestReporting:
         assert len(backend.mels) == 1
 
     @pytest.mark.parametrize(("attended", "n_dropped"), [(20, 0), (2, 1)])
-    def test_text_is_judged_by_where_its_words_attend(self, attended: int, n_dropped: int) -> None:
+    def test_text_is_judged_by_where_its_words_attend(self, attended, n_dropped):
         # The model has closed the segment in the quiet before the speech.
         early = window_text(0, " one", 4, attended=(0, *[attended] * 4, 4))
         samples = np.concatenate([np.zeros(4800, np.float32), noise_and_silence(0.2)])
@@ -222,7 +209,7 @@ class TestReporting:
         transcript, _ = transcribe(early, samples=samples, fill_gaps=False, **options)
         assert len(transcript.dropped) == n_dropped
 
-    def test_dropped_text_is_reported_as_dropped_only(self) -> None:
+    def test_dropped_text_is_reported_as_dropped_only(self):
         dropped = {"hallucination_threshold": 1e-6}
         transcript, backend = transcribe(window_text(0, " one", 20, attended=(0, *[2] * 4, 20)), **dropped)
         assert (len(transcript.dropped), transcript.unwritten, len(backend.mels)) == (1, (), 1)

@@ -1,7 +1,5 @@
 """Hallucination scores of true and of hallucinated segments, and the features behind them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,16 +1,12 @@
 """Languages: the probabilities of a window, the vote on a recording, the filter where the language may change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harken.contract import Backend
 from harken.errors import OptionError
 from harken.text import LANGUAGES, Tokenizer
 from harken.transcribe import TranscribeOptions, WindowDecoder
@@ -33,9 +29,7 @@ CODES = sorted(TOKENIZER.language_tokens)
 
 @settings(max_examples=12)
 @given(languages=st.sets(st.sampled_from(CODES)))
-def test_probabilities_are_those_of_the_tokens_of_allowed_languages(
-    reference_backend: Backend, languages: set[str]
-) -> None:
+def test_probabilities_are_those_of_the_tokens_of_allowed_languages(reference_backend, languages):
     """In a batch of windows those of each alone, from the most probable down."""
     features = reference_backend.encode(make_mel())
     found = language_probabilities(reference_backend, features, TOKENIZER, languages)
@@ -53,9 +47,7 @@ def test_probabilities_are_those_of_the_tokens_of_allowed_languages(
         assert list(probabilities.values()) == sorted(probabilities.values(), reverse=True)
 
 
-def test_between_two_languages_in_doubt_the_probability_of_their_texts_decides(
-    reference_backend: Backend,
-) -> None:
+def test_between_two_languages_in_doubt_the_probability_of_their_texts_decides(reference_backend):
     mel, options = make_mel(1), TranscribeOptions(temperatures=(0.0,), beam_size=1, fidelity="exact")
     alone, weighed = (
         WindowDecoder(reference_backend, TOKENIZER, replace(options, language_threshold=threshold))
@@ -74,9 +66,7 @@ def test_between_two_languages_in_doubt_the_probability_of_their_texts_decides(
     assert [found[code] for code in others] == [detected[code] for code in others]
 
 
-def test_languages_are_allowed_by_name_or_code_as_far_as_the_model_knows_them(
-    reference_backend: Backend,
-) -> None:
+def test_languages_are_allowed_by_name_or_code_as_far_as_the_model_knows_them(reference_backend):
     assert allowed_languages(TOKENIZER, ["German", "en", "de", "Castilian"]) == ("de", "en", "es")
     assert allowed_languages(TOKENIZER, ()) == tuple(TOKENIZER.language_tokens)
     assert allowed_languages(ENGLISH, ["English"]) == allowed_languages(ENGLISH, ()) == ("en",)
@@ -95,7 +85,7 @@ def test_languages_are_allowed_by_name_or_code_as_far_as_the_model_knows_them(
 # --- the vote on a recording --------------------------------------------------------------------------------
 
 
-def window(**named: float) -> dict[str, float]:
+def window(**named):
     """Return the probabilities of one window; the remaining probability is shared by all other languages."""
     rest = (1 - sum(named.values())) / (4 - len(named))
     return {each: named.get(each, rest) for each in ("de", "en", "nl", "fr")}
@@ -110,9 +100,7 @@ def window(**named: float) -> dict[str, float]:
         ([window(**{code: 0.45, "de": 0.4}) for code in ("nl", "fr", "en")], ("de", pytest.approx(0.4))),
     ],
 )
-def test_language_of_a_recording_is_voted_on(
-    windows: list[dict[str, float]], result: tuple[str, float]
-) -> None:
+def test_language_of_a_recording_is_voted_on(windows, result):
     following = iter([*windows, window(fr=1.0)])
     voted = vote_on_language(following, 0.5, 3)
     assert next(iter(voted.items())) == result
@@ -147,9 +135,9 @@ WEAK, FAIR = window(fr=0.55, de=0.35), window(fr=0.8, de=0.1)
         ([{"de": 1.0, "en": 0.0}, {"de": 0.0, "en": 1.0}, {"de": 1.0, "en": 0.0}], "ded"),
     ],
 )
-def test_language_changes_only_with_enough_evidence(windows: list[Any], languages: str) -> None:
+def test_language_changes_only_with_enough_evidence(windows, languages):
     """Each is given by its first letter."""
-    posterior: dict[str, float] = {}
+    posterior = {}
     for observed, language in zip(windows, languages, strict=True):
         probabilities, speech_s = observed if isinstance(observed, tuple) else (observed, FULL_EVIDENCE_S)
         posterior = next_posterior(posterior, probabilities, speech_s)

@@ -1,12 +1,10 @@
 """Options: of any value accepted or refused, those of a transcription and what follows from them, typed keywords."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
 from math import inf, isfinite, nan
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -42,16 +40,16 @@ OPTIONS = [
     *(ServeOptions, BatchOptions, SpeakerOptions),
 ]
 FIELDS = [(kind, field.name) for kind in OPTIONS for field in fields(kind)]
-REQUIRED: dict[type, dict[str, Any]] = {Sample: {"temperature": 0.5}}
+REQUIRED = {Sample: {"temperature": 0.5}}
 
 
 class Odd:
     """An object whose representation has many lines, or fails where there are none."""
 
-    def __init__(self, lines: str = "") -> None:
+    def __init__(self, lines=""):
         self.lines = lines
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         if not self.lines:
             raise RuntimeError("no representation")
         return self.lines
@@ -73,7 +71,7 @@ scalars = st.one_of(
 values = st.one_of(scalars, st.lists(scalars, max_size=4), st.lists(scalars, max_size=4).map(tuple))
 
 
-def is_of(value: Any, hint: Any) -> bool:
+def is_of(value, hint):
     """Return whether a value is of a declared type: exactly, so that it is written as such everywhere."""
     if get_origin(hint) is Union or "|" in str(hint):
         return any(is_of(value, kind) for kind in get_args(hint))
@@ -87,12 +85,12 @@ def is_of(value: Any, hint: Any) -> bool:
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
 @settings(max_examples=6)
 @given(value=values)
-def test_value_is_accepted_in_its_type_or_refused_by_its_name(kind: type[Any], name: str, value: Any) -> None:
+def test_value_is_accepted_in_its_type_or_refused_by_its_name(kind, name, value):
     options, error = made(kind, {name: value})
     assert error or is_of(getattr(options, name), get_type_hints(kind)[name])
 
 
-def test_limits_are_accepted_and_what_lies_beyond_is_refused_in_their_words() -> None:
+def test_limits_are_accepted_and_what_lies_beyond_is_refused_in_their_words():
     for kind, name in FIELDS:
         (limits,) = (field.metadata.get("limits") or Limits() for field in fields(kind) if field.name == name)
         hint = get_type_hints(kind)[name]
@@ -111,18 +109,16 @@ def test_limits_are_accepted_and_what_lies_beyond_is_refused_in_their_words() ->
 @settings(max_examples=15)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_several_values_are_accepted_or_one_is_refused_by_its_name(
-    kind: type[Any], data: st.DataObject
-) -> None:
+def test_several_values_are_accepted_or_one_is_refused_by_its_name(kind, data):
     """Their defaults are of the declared types."""
     made(kind, data.draw(st.dictionaries(st.sampled_from([field.name for field in fields(kind)]), values)))
     hints = get_type_hints(kind)
     assert all(field.default is MISSING or is_of(field.default, hints[field.name]) for field in fields(kind))
 
 
-def made(kind: type[Any], given_values: dict[str, Any]) -> tuple[Any, OptionError | None]:
+def made(kind, given_values):
     """Return options of some values, or the error that names one of them in a line; any other fails the test."""
-    refused: OptionError | None = None
+    refused = None
     try:
         options = kind(**REQUIRED.get(kind, {}) | given_values)
     except OptionError as error:
@@ -138,7 +134,7 @@ def made(kind: type[Any], given_values: dict[str, Any]) -> tuple[Any, OptionErro
 
 
 @given(name=st.text(), value=values, allowed=st.text())
-def test_an_error_is_one_short_line_whatever_it_is_about(name: str, value: Any, allowed: str) -> None:
+def test_an_error_is_one_short_line_whatever_it_is_about(name, value, allowed):
     error = OptionError(name, value, allowed * 10_000)
     assert len(str(error).splitlines()) <= 1
     assert len(str(error)) < 1000
@@ -148,7 +144,7 @@ def test_an_error_is_one_short_line_whatever_it_is_about(name: str, value: Any, 
 # --- of a transcription -------------------------------------------------------------------------------------
 
 ENDLESS = ["(a+)+$", "(?:a+b+)+", "(?:(?:a|bc){24})", "(a|aa)*b", "(.*?,){20}x", "a?" * 30 + "a" * 30, ".*" * 9]
-REFUSED: dict[str, list[Any]] = {
+REFUSED = {
     "patience": [0.0, nan],
     "length_penalty": [-0.1, 1.5],
     "temperatures": [(), (0.0, 1e-308), (nan,)],
@@ -167,7 +163,7 @@ REFUSED: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_error_names_the_option_with_a_refused_value(name: str) -> None:
+def test_error_names_the_option_with_a_refused_value(name):
     for value in REFUSED[name]:
         _, error = made(TranscribeOptions, {name: value})
         assert error is not None, value
@@ -182,16 +178,14 @@ def test_error_names_the_option_with_a_refused_value(name: str) -> None:
         ({"vad_min_silence_s": 3.0, "vad_speech_pad_s": 2.0}, "vad_min_silence_s", "vad_speech_pad_s=2"),
     ],
 )
-def test_error_about_two_options_names_one_that_was_given_and_the_other(
-    options: dict[str, Any], field: str, other: str
-) -> None:
+def test_error_about_two_options_names_one_that_was_given_and_the_other(options, field, other):
     _, error = made(TranscribeOptions, options)
     assert error is not None
     assert error.field == field
     assert other in error.allowed
 
 
-def test_blank_text_is_none() -> None:
+def test_blank_text_is_none():
     for blank in ("", " ", "\n", "\t \u3000"):
         options = TranscribeOptions(
             initial_prompt=blank, prefix=blank, hotwords=(blank, " Ada \n Byron", blank)
@@ -216,9 +210,7 @@ def test_blank_text_is_none() -> None:
         ("hotwords", {"Babbage", "Ada"}, ("Ada", "Babbage")),
     ],
 )
-def test_numbers_of_numpy_and_any_collections_become_those_that_are_declared(
-    name: str, value: Any, taken: Any
-) -> None:
+def test_numbers_of_numpy_and_any_collections_become_those_that_are_declared(name, value, taken):
     options = TranscribeOptions(**{name: value})
     assert getattr(options, name) == taken
     assert type(getattr(options, name)) is type(taken)
@@ -240,11 +232,11 @@ def test_numbers_of_numpy_and_any_collections_become_those_that_are_declared(
         ({"low": 0, "high": 1e6, "noun": "seconds"}, float, "seconds from 0 to 1e+06"),
     ],
 )
-def test_limits_are_worded_in_one_way(limits: dict[str, Any], kind: Any, words: str) -> None:
+def test_limits_are_worded_in_one_way(limits, kind, words):
     assert Limits(**limits).words(get_args(kind) or (kind,)) == words
 
 
-def test_values_that_come_close_to_those_refused_are_accepted_and_every_option_has_a_help_sentence() -> None:
+def test_values_that_come_close_to_those_refused_are_accepted_and_every_option_has_a_help_sentence():
     for options in (
         {"clip_timestamps": (0.0, 0.01, 3.0, 4.5, 4.5), "suppress_tokens": (), "length_penalty": 0.0},
         {"suppress_regex": r"^\s*(?:(?:um|uh)m*|(?:7|8a){1,4}|[♪♫(\[].*[)\]]|\d{1,3}(?:[.,]\d+)?)$"},
@@ -267,11 +259,11 @@ def test_values_that_come_close_to_those_refused_are_accepted_and_every_option_h
         ({"temperatures": (0.3,), "beam_size": 5}, [Sample(temperature=0.3)]),
     ],
 )
-def test_temperatures_make_the_fallback_schedule(options: dict[str, Any], strategies: list[Any]) -> None:
+def test_temperatures_make_the_fallback_schedule(options, strategies):
     assert list(TranscribeOptions(**options).strategies()) == strategies
 
 
-def test_clip_times_are_converted_to_frames() -> None:
+def test_clip_times_are_converted_to_frames():
     for clips, frames in (
         *(((), [(0, None)]), ((2.5,), [(250, None)]), ((1.0, 2.0, 3.0), [(100, 200), (300, None)])),
         ((0.0, 1.004, 1.004, 1.006), [(0, 100), (100, 101)]),
@@ -308,9 +300,7 @@ JUDGED = [
 
 
 @pytest.mark.parametrize(("quality", "no_speech", "options", "reason", "silent"), JUDGED)
-def test_result_is_rejected_or_skipped_by_the_thresholds(
-    quality: tuple[float, float], no_speech: float, options: dict[str, Any], reason: str | None, silent: bool
-) -> None:
+def test_result_is_rejected_or_skipped_by_the_thresholds(quality, no_speech, options, reason, silent):
     ratio, logprob = quality
     result = DecodingResult(
         hypothesis=Hypothesis(tokens=(), logprobs=(logprob,)),
@@ -327,7 +317,7 @@ def test_result_is_rejected_or_skipped_by_the_thresholds(
 # --- as keywords --------------------------------------------------------------------------------------------
 
 
-def types_of(*dataclasses: type) -> dict[str, Any]:
+def types_of(*dataclasses):
     """Type of each field, by its name."""
     return {
         field.name: get_type_hints(dataclass)[field.name]
@@ -336,7 +326,7 @@ def types_of(*dataclasses: type) -> dict[str, Any]:
     }
 
 
-def test_keywords_have_the_names_and_types_of_the_options() -> None:
+def test_keywords_have_the_names_and_types_of_the_options():
     assert get_type_hints(keywords.TranscribeKeywords) == types_of(TranscribeOptions)
     assert get_type_hints(keywords.CallbackKeywords) == types_of(Callbacks)
     assert get_type_hints(keywords.StreamKeywords) == types_of(TranscribeOptions, StreamOptions)
@@ -349,7 +339,7 @@ def test_keywords_have_the_names_and_types_of_the_options() -> None:
     assert extra == {"callbacks", "drafts", "journals"}
 
 
-def test_every_public_call_with_options_is_typed() -> None:
+def test_every_public_call_with_options_is_typed():
     calls = [getattr(Recognizer, name) for name in vars(Recognizer) if not name.startswith("_")]
     open_ended = [
         parameter.annotation

@@ -1,10 +1,6 @@
 """One recording: where its windows begin, their prompts, attempts and segments, and what is told on the way."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +14,11 @@ from fakes.backends import (
     window_text,
 )
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence
-from harken.contract import Floats
-from harken.decoding import Beam, DecodeStats, DecodingResult, Greedy, Step, Strategy
+from harken.decoding import Beam, Greedy
 from harken.errors import AudioError
-from harken.results import Attempt, Segment
+from harken.results import Attempt
 from harken.transcribe import Callbacks, TranscribeOptions, fallback, window_chain, window_segments
-from harken.transcribe.hallucination import HallucinationFeatures, HallucinationVerdict
+from harken.transcribe.hallucination import HallucinationVerdict
 from harken.types import SAMPLE_RATE
 from single_recording import SMALL_PADDING, SingleRecordingTranscriber
 from tiny_models import DIMS, TOKENIZER
@@ -42,12 +37,7 @@ UNSURE = window_text(0, "hm", WINDOW_POSITIONS, gap=1.0)
 BLANK = window_text(0, "\n", WINDOW_POSITIONS)
 
 
-def work(
-    backend: TranscriptBackend,
-    audio: float | Floats | Iterator[Floats] = 3,
-    callbacks: Callbacks | None = None,
-    **options: Any,
-) -> SingleRecordingTranscriber:
+def work(backend, audio=3, callbacks=None, **options):
     """Return a recording to be transcribed in English: so many windows of noise, taken as they are and conditioned on
     one another, as blocks are, or samples whose speech is found."""  # fmt: skip
     found, blocks = isinstance(audio, np.ndarray), [audio] if isinstance(audio, np.ndarray) else audio
@@ -65,21 +55,21 @@ def work(
     )
 
 
-def texts(form: SingleRecordingTranscriber) -> list[str]:
+def texts(form):
     return [segment.text for segment in form.segments()]
 
 
-def progress() -> tuple[list[tuple[float, bool]], Callbacks]:
+def progress():
     """Return a list, and the callbacks that note progress in it."""
-    told: list[tuple[float, bool]] = []
+    told = []
     return told, Callbacks(on_progress=lambda done_s, finished: told.append((done_s, finished)))
 
 
-def starts(*lines: WindowText, audio: float | Floats = 3, **options: Any) -> list[float]:
+def starts(*lines, audio=3, **options):
     """Return where the windows of a recording begin, in seconds."""
-    seeks: list[float] = []
+    seeks = []
 
-    def note(start_s: float, _: Any) -> None:
+    def note(start_s, _):
         assert len(seeks) < 300, "it does not get on"
         seeks.append(start_s)
 
@@ -133,9 +123,7 @@ HALF_PAST_THREE = "0.58-0.60 over, 0.60-0.60 and, 0.60-0.60 out"
         ([ENDLESS, window_text(0, "two", 14)], PACKED, {}, "0.00-0.12 one, 0.12-0.40 two", 2),
     ],
 )
-def test_segments_have_times_and_texts_of_the_tokens(
-    lines: list[WindowText], audio: float | Floats, options: dict[str, Any], found: str, windows: int
-) -> None:
+def test_segments_have_times_and_texts_of_the_tokens(lines, audio, options, found, windows):
     backend = TranscriptBackend(*lines)
     segments = list(work(backend, audio, **options).segments())
     assert ", ".join(f"{each.start_s:.2f}-{each.end_s:.2f} {each.text}" for each in segments) == found
@@ -143,7 +131,7 @@ def test_segments_have_times_and_texts_of_the_tokens(
     assert len(backend.mels) == windows
 
 
-def test_segments_have_their_tokens_and_the_start_and_attempts_of_their_window() -> None:
+def test_segments_have_their_tokens_and_the_start_and_attempts_of_their_window():
     backend = TranscriptBackend(
         window_text(2, "one", 10, 12, "two", WINDOW_POSITIONS), window_text(0, "three", 7)
     )
@@ -155,15 +143,15 @@ def test_segments_have_their_tokens_and_the_start_and_attempts_of_their_window()
 
 
 @pytest.mark.parametrize("clips", [(1.5, 99.0), (1.5,), (1.5, 2.0, 50.0, 60.0), (1.5, 2.0, 7.0)])
-def test_clips_past_the_recording_are_cut_or_skipped(clips: tuple[float, ...]) -> None:
+def test_clips_past_the_recording_are_cut_or_skipped(clips):
     backend = TranscriptBackend(HELLO)
     (segment,) = work(backend, 4, clip_timestamps=clips, fidelity="exact").segments()
     assert segment.seek_s == 1.5
     assert [int(np.any(mel, axis=(0, 1)).sum()) for mel in backend.mels] == [42]
 
 
-def test_segments_before_a_read_error_are_delivered() -> None:
-    def blocks() -> Iterator[Floats]:
+def test_segments_before_a_read_error_are_delivered():
+    def blocks():
         yield NOISE[:WINDOW_SAMPLES]
         raise AudioError("talk.mp3: at 0.48 s: cut short")
 
@@ -175,7 +163,7 @@ def test_segments_before_a_read_error_are_delivered() -> None:
     assert told == [(0.48, False), (0.48, True)]
 
 
-def test_windows_of_a_chain_have_one_language_when_chains_are_decoded_together() -> None:
+def test_windows_of_a_chain_have_one_language_when_chains_are_decoded_together():
     backend = TranscriptBackend(window_text(0, " one", 6, 6), window_text(0, " two", 9), HELLO)
     form = work(backend, noise_and_silence(0.4, 31, 0.4, 1), multilingual=True)
     first, second, _ = (segment.language for segment in form.segments())
@@ -185,7 +173,7 @@ def test_windows_of_a_chain_have_one_language_when_chains_are_decoded_together()
 # --- previous text ------------------------------------------------------------------------------------------
 
 
-def told_before(backend: TranscriptBackend) -> list[tuple[int, ...]]:
+def told_before(backend):
     """Return the previous text of each prompt, and check the rest of the prompt."""
     for prompt in backend.prompts:
         assert prompt[-len(START) :] == START
@@ -215,9 +203,7 @@ PROMPT, CARRIED, ALONE = (
         ([HELLO, WORLD], PROMPT | CARRIED, [ANN, ANN + HELLO.tokens]),
     ],
 )
-def test_prompt_has_the_initial_prompt_and_the_text_before(
-    lines: list[WindowText], options: dict[str, Any], told: list[tuple[int, ...]]
-) -> None:
+def test_prompt_has_the_initial_prompt_and_the_text_before(lines, options, told):
     backend = TranscriptBackend(*lines)
     list(work(backend, len(told), **options).segments())
     assert told_before(backend) == [text[-MOST_PREVIOUS:] for text in told]
@@ -227,9 +213,7 @@ def test_prompt_has_the_initial_prompt_and_the_text_before(
     ("temperature", "reset", "forgotten"),
     [(0.5, 0.5, False), (0.6, 0.5, True), (0.6, 0.6, False), (0.2, 0.1, True)],
 )
-def test_previous_text_is_cleared_after_a_high_temperature(
-    temperature: float, reset: float, forgotten: bool
-) -> None:
+def test_previous_text_is_cleared_after_a_high_temperature(temperature, reset, forgotten):
     # UNSURE fails at temperature 0; the line after it, being certain, is drawn at any other.
     backend = TranscriptBackend(HELLO, [UNSURE, WORLD], AGAIN, HELLO)
     options = {"temperatures": (0.0, temperature), "prompt_reset_temperature": reset, "beam_size": 1}
@@ -240,15 +224,15 @@ def test_previous_text_is_cleared_after_a_high_temperature(
     ]  # fmt: skip
 
 
-def test_prefix_is_forced_in_the_first_window_only() -> None:
+def test_prefix_is_forced_in_the_first_window_only():
     form = work(TranscriptBackend(HELLO, WORLD, AGAIN), FAR_APART, prefix="So", logprob_threshold=None)
     first, *others = texts(form)
     assert first.startswith(" So")
     assert others == ["world", "again"]
 
 
-def test_hallucinated_segments_are_dropped_and_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def score_hallucination(facts: HallucinationFeatures) -> HallucinationVerdict:
+def test_hallucinated_segments_are_dropped_and_not_passed_on(monkeypatch):
+    def score_hallucination(facts):
         return HallucinationVerdict(score=0.9 if facts.text == "world" else 0.1, reason=None)
 
     monkeypatch.setattr(window_segments, "score_hallucination", score_hallucination)
@@ -261,7 +245,7 @@ def test_hallucinated_segments_are_dropped_and_not_passed_on(monkeypatch: pytest
     assert told_before(backend) == [(), HELLO.tokens, HELLO.tokens]
 
 
-def test_language_is_detected_in_the_first_window() -> None:
+def test_language_is_detected_in_the_first_window():
     heard = WindowText(tokens=(TOKENIZER.language_tokens["fr"],))
     backend = TranscriptBackend([heard, HELLO], HELLO)
     form = work(backend, 2, language=None)
@@ -274,7 +258,7 @@ def test_language_is_detected_in_the_first_window() -> None:
 
 
 @pytest.mark.parametrize("audio", [4, NOISE[: 4 * WINDOW_SAMPLES]], ids=["as it is", "speech"])
-def test_an_unsure_clip_has_the_language_of_its_own_windows_only(audio: float | Floats) -> None:
+def test_an_unsure_clip_has_the_language_of_its_own_windows_only(audio):
     unsure = WindowText(tokens=(TOKENIZER.language_tokens["fr"],), gap=-29.0)
     backend = TranscriptBackend([unsure, HELLO], unsure, HELLO)
     list(work(backend, audio, language=None, clip_timestamps=(0.1, 0.8, 1.2, 1.9)).segments())
@@ -290,9 +274,9 @@ def test_an_unsure_clip_has_the_language_of_its_own_windows_only(audio: float | 
 )
 @pytest.mark.parametrize("timestamps", [True, False])
 def test_next_window_starts_after_the_last_word_and_never_about_where_this_one_did(
-    monkeypatch: pytest.MonkeyPatch, last_s: float, advance_s: float, timestamps: bool
-) -> None:
-    def refine_word_boundaries(segments: Sequence[Segment], **_: Any) -> tuple[list[Segment], float]:
+    monkeypatch, last_s, advance_s, timestamps
+):
+    def refine_word_boundaries(segments, **_):
         segment = segments[0]
         (word,) = segment.words
         end_s = segment.seek_s + last_s
@@ -307,7 +291,7 @@ def test_next_window_starts_after_the_last_word_and_never_about_where_this_one_d
 
 
 @pytest.mark.parametrize(("task", "words"), [("translate", ["once"]), ("transcribe", [*"once"])])
-def test_words_of_a_translation_are_those_of_english(task: str, words: list[str]) -> None:
+def test_words_of_a_translation_are_those_of_english(task, words):
     backend = TranscriptBackend(window_text(0, "once", WINDOW_POSITIONS))
     form = work(backend, 1, language="ja", task=task, word_timestamps=True)
     assert [word.text for segment in form.segments() for word in segment.words] == words
@@ -322,9 +306,9 @@ REPETITIVE, MORE_REPETITIVE = window_text(0, "so" * 40, 20), window_text(0, "so"
 IMPROBABLE, MORE_IMPROBABLE = window_text(0, FLUENT, 20, gap=4.5), window_text(0, FLUENT, 20, gap=4.0)
 
 
-def attempt(*lines: WindowText, **options: Any) -> tuple[DecodingResult, tuple[Attempt, ...], DecodeStats]:
+def attempt(*lines, **options):
     """Decode one window, to one line at each attempt."""
-    told: list[tuple[DecodingResult, tuple[Attempt, ...]]] = []
+    told = []
     callbacks = Callbacks(on_window_end=lambda start_s, decoded, attempts: told.append((decoded, attempts)))
     # At these temperatures nothing but the line is drawn from the good ones.
     options = {"temperatures": (0.0, 0.01, 0.02, 0.03), "beam_size": 1, **options}
@@ -335,7 +319,7 @@ def attempt(*lines: WindowText, **options: Any) -> tuple[DecodingResult, tuple[A
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_all_attempts_are_reported_the_accepted_one_last(n: int) -> None:
+def test_all_attempts_are_reported_the_accepted_one_last(n):
     decoded, (first, second, kept), stats = attempt(REPETITIVE, IMPROBABLE, GOOD, MORE_REPETITIVE, beam_size=n)
     assert (first.temperature, first.reason) == (0, "repeats itself")
     assert (second.temperature, (second.reason or "")[:25]) == (0.01, "average log-probability -")
@@ -357,9 +341,7 @@ DOUBT, LESS_DOUBT, MORE_DOUBT = (window_text(0, FLUENT, 20, gap=gap) for gap in 
         *(((DOUBT, REPETITIVE), 0), ((IMPROBABLE, DOUBT), 1), ((REPETITIVE, GOOD), 1)),
     ],
 )
-def test_text_in_doubt_is_decoded_again_with_beams_and_the_more_probable_kept(
-    lines: tuple[WindowText, ...], kept: int
-) -> None:
+def test_text_in_doubt_is_decoded_again_with_beams_and_the_more_probable_kept(lines, kept):
     decoded, tried, stats = attempt(*lines, beam_size=None)
     assert stats.windows == len(lines)
     assert [each.reason is None for each in tried] == [*[False] * (len(lines) - 1), True]
@@ -369,7 +351,7 @@ def test_text_in_doubt_is_decoded_again_with_beams_and_the_more_probable_kept(
     assert -1 < attempt(DOUBT, beam_size=1)[0].hypothesis.avg_logprob < -0.6
 
 
-def test_larger_models_have_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_larger_models_have_no_doubt(monkeypatch):
     monkeypatch.setattr(fallback, "MOST_LAYERS_IN_DOUBT", DIMS.n_audio_layer - 1)
     assert attempt(DOUBT, LESS_DOUBT, beam_size=None)[2].windows == 1
 
@@ -381,17 +363,15 @@ def test_larger_models_have_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
         *(("de", 1, Greedy()), ("en", 3, Beam(width=3))),
     ],
 )
-def test_beams_search_in_all_languages_but_english_unless_a_width_is_chosen(
-    language: str, beam_size: int | None, strategy: Strategy
-) -> None:
-    used: set[Strategy | None] = set()
+def test_beams_search_in_all_languages_but_english_unless_a_width_is_chosen(language, beam_size, strategy):
+    used = set()
     callbacks = Callbacks(on_token=lambda step: used.add(step.strategy))
     form = work(TranscriptBackend(HELLO), 1, callbacks, language=language, beam_size=beam_size)
     assert texts(form) == ["hello"]
     assert used == {strategy}
 
 
-def test_blanks_without_end_are_a_loop() -> None:
+def test_blanks_without_end_are_a_loop():
     decoded, (first, _), _ = attempt(window_text(0, FLUENT + "\n" * 60, 20), GOOD)
     assert (first.reason, decoded.text) == ("repeats itself", FLUENT)
 
@@ -404,7 +384,7 @@ def test_blanks_without_end_are_a_loop() -> None:
         ((REPETITIVE, MORE_IMPROBABLE, REPETITIVE, IMPROBABLE), 3),
     ],
 )
-def test_best_attempt_is_accepted_if_all_fail(lines: tuple[WindowText, ...], best: int) -> None:
+def test_best_attempt_is_accepted_if_all_fail(lines, best):
     decoded, tried, stats = attempt(*lines)
     temperatures = [0, 0.01, 0.02, 0.03]
     kept = temperatures.pop(best)
@@ -414,14 +394,14 @@ def test_best_attempt_is_accepted_if_all_fail(lines: tuple[WindowText, ...], bes
     assert stats.windows == 4
 
 
-def test_samples_depend_on_the_seed_the_attempt_and_the_position_of_the_window_only() -> None:
+def test_samples_depend_on_the_seed_the_attempt_and_the_position_of_the_window_only():
     options = {"temperatures": (1.0, 1.0, 1.0), "logprob_threshold": 0.0, "best_of": 2}
     once, again = ([each.avg_logprob for each in attempt(MORE_IMPROBABLE, **options)[1]] for _ in range(2))
     assert len(set(once)) == 3
     assert once == again
     drawn = {"temperatures": (1.0,), "logprob_threshold": None, "condition_on_previous_text": False}
 
-    def tokens(**options: Any) -> list[tuple[int, ...]]:
+    def tokens(**options):
         backend = TranscriptBackend(window_text(0, "mumbling", gap=1.0))
         return [segment.tokens for segment in work(backend, 2, timestamps=False, **drawn, **options).segments()]
 
@@ -440,9 +420,7 @@ def test_samples_depend_on_the_seed_the_attempt_and_the_position_of_the_window_o
         ([SILENCE], "", []),
     ],
 )
-def test_rejected_result_of_a_part_of_a_window_is_confirmed_with_the_whole(
-    lines: list[WindowText], text: str, rejections: list[str] | None
-) -> None:
+def test_rejected_result_of_a_part_of_a_window_is_confirmed_with_the_whole(lines, text, rejections):
     """A window that ends in silence is encoded in part first: 6 positions of sound, and 2 of padding."""
     backend = TranscriptBackend(*lines)
     segments = list(work(backend, 0.25, padding=SMALL_PADDING).segments())
@@ -458,7 +436,7 @@ def test_rejected_result_of_a_part_of_a_window_is_confirmed_with_the_whole(
 # --- callbacks ----------------------------------------------------------------------------------------------
 
 
-def test_progress_rises_to_the_end_of_the_recording_and_of_each_clip() -> None:
+def test_progress_rises_to_the_end_of_the_recording_and_of_each_clip():
     told, callbacks = progress()
     list(work(TranscriptBackend(HELLO), 2.5, callbacks).segments())
     assert told == [(0.48, False), (0.96, False), (1.2, False), (1.2, True)]
@@ -469,9 +447,9 @@ def test_progress_rises_to_the_end_of_the_recording_and_of_each_clip() -> None:
     assert [done_s for done_s, _ in told] == [0.2, 0.4, form.duration_s]
 
 
-def test_windows_and_tokens_are_told_before_the_segments_and_silent_windows_too() -> None:
-    told: list[str] = []
-    steps: list[Step] = []
+def test_windows_and_tokens_are_told_before_the_segments_and_silent_windows_too():
+    told = []
+    steps = []
     callbacks = Callbacks(
         on_window_end=lambda start_s, decoded, attempts: told.append(f"decided {decoded.text}"),
         on_token=steps.append,

@@ -1,10 +1,6 @@
 """Properties of every transcription, shown on a tiny random model."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +12,7 @@ from comparable import comparable
 from fakes.backends import WINDOW_S
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence, split_at
 from harken.api import Recognizer
-from harken.contract import Backend, Floats
 from harken.errors import Cancelled
-from harken.results import Transcript
 from harken.transcribe import RecordingTranscriber, Scheduler, TranscribeOptions, WindowDecoder, gap_filling
 from harken.types import SAMPLE_RATE
 from random_transcriptions import clip_timestamps, options, recordings
@@ -35,7 +29,7 @@ CONDITIONED = {"vad": False, "condition_on_previous_text": True}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_gaps() -> Iterator[None]:
+def small_gaps():
     """Take a fifth of a second without words for a gap: a window of the tiny model is half a second long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gap_filling, "MIN_SPEECH_FRAMES", 20)
@@ -45,7 +39,7 @@ def small_gaps() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def recognizer(open_backend: Callable[[str], Backend]) -> Recognizer:
+def recognizer(open_backend):
     return Recognizer(open_backend("native-int8"), TOKENIZER, "tiny", speech_detector=LoudIsSpeech)
 
 
@@ -54,12 +48,10 @@ def recognizer(open_backend: Callable[[str], Backend]) -> Recognizer:
 @example(samples=np.zeros(3 * WINDOW_SAMPLES, np.float32), options={})
 @example(samples=np.zeros(160, np.float32), options={})
 @example(samples=np.full(1, 0.5, np.float32), options={})
-def test_segments_follow_one_another_inside_the_recording(
-    recognizer: Recognizer, samples: Floats, options: dict[str, Any]
-) -> None:
+def test_segments_follow_one_another_inside_the_recording(recognizer, samples, options):
     """Where the windows are: the text of a gap in one may have any times, of a random model."""
     options = options | {"vad": False, "word_timestamps": False}
-    told: list[tuple[float, bool]] = []
+    told = []
     transcript = recognizer.transcribe(
         samples, **options, on_progress=lambda done_s, finished: told.append((done_s, finished))
     ).result()
@@ -97,9 +89,9 @@ def test_segments_follow_one_another_inside_the_recording(
     points=[i / 40 for i in range(40)],
 )
 def test_transcripts_depend_neither_on_the_batch_nor_on_the_blocks_of_samples(
-    recognizer: Recognizer, many: list[Floats], options: dict[str, Any], batch_size: int, points: list[float]
-) -> None:
-    def transcribe(recordings: Sequence[list[Floats]], batch_size: int, order: int = 1) -> list[Any]:
+    recognizer, many, options, batch_size, points
+):
+    def transcribe(recordings, batch_size, order=1):
         fields = {"speech_detector": LoudIsSpeech, "padding": SMALL_PADDING}
         decoder = WindowDecoder(recognizer.backend, TOKENIZER, TranscribeOptions(**options), **fields)
         forms = [RecordingTranscriber(decoder, iter(blocks)) for blocks in recordings]
@@ -131,18 +123,14 @@ def test_transcripts_depend_neither_on_the_batch_nor_on_the_blocks_of_samples(
 @example(samples=noise_and_silence(0, 0.4, 0.2, 2.0, 1.3, 0.2), options=EVERYTHING, share=0.7)
 @example(samples=noise_and_silence(3), options=EVERYTHING | CONDITIONED, share=0.4)
 def test_a_transcription_cut_short_anywhere_goes_on_to_the_same_transcript(
-    recognizer: Recognizer,
-    samples: Floats,
-    options: dict[str, Any],
-    share: float,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+    recognizer, samples, options, share, tmp_path_factory
+):
     """And decodes nothing that is in its journal, not even the gaps of its windows."""
     folder = tmp_path_factory.mktemp("talk")
     audio = AUDIO_FORMATS["wav s16"].write(folder / "talk", samples=samples.astype(float))
     journal = folder / "talk.resume.jsonl"
 
-    def transcribe() -> tuple[Transcript, int]:
+    def transcribe():
         (work,) = recognizer.transcribe_many([audio], TranscribeOptions(**options), journals={0: journal})
         return work.result(), work.stats.windows
 
@@ -157,7 +145,7 @@ def test_a_transcription_cut_short_anywhere_goes_on_to_the_same_transcript(
     assert transcribe() == (whole, 0)
 
 
-def test_gaps_of_these_recordings_are_decoded_again_and_some_stay(recognizer: Recognizer) -> None:
+def test_gaps_of_these_recordings_are_decoded_again_and_some_stay(recognizer):
     samples = noise_and_silence(*(WINDOW_S * length for length in (0.9, 1.0, 2.5, 0.2)))
     given = {"language": "en", "logprob_threshold": None, "hallucination_threshold": None}
     given |= {"vad_min_silence_s": 0.3, "vad_speech_pad_s": 0.05, "beam_size": 1}
@@ -169,7 +157,7 @@ def test_gaps_of_these_recordings_are_decoded_again_and_some_stay(recognizer: Re
 
 
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"temperatures": (0.9,), "best_of": 3}])
-def test_cancelling_takes_one_decoder_step(recognizer: Recognizer, options: dict[str, Any]) -> None:
+def test_cancelling_takes_one_decoder_step(recognizer, options):
     options = {"language": "en", "vad": False, **options}
     whole = recognizer.transcribe(NOISE, **options)
     whole.result()

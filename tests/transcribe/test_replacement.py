@@ -1,13 +1,10 @@
 """Words that are always written otherwise."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
 
 from harken.errors import OptionError
-from harken.results import Segment
 from harken.transcribe import TranscribeOptions
 from harken.transcribe.replacement import Replacements
 from transcripts import segment, spoken
@@ -37,13 +34,13 @@ TEXTS = {
 }
 
 
-def said(text: str) -> Segment:
+def said(text):
     """Return a segment whose words, a second each, have the punctuation around them."""
     return spoken(*((second, second + 1, f" {part}") for second, part in enumerate(text.split(" ")[1:])))
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_words_are_replaced_in_text_and_words_whose_times_stay_in_order(text: str) -> None:
+def test_words_are_replaced_in_text_and_words_whose_times_stay_in_order(text):
     before = said(text)
     after = Replacements(LINES).apply(before)
     assert after.text == "".join(word.text for word in after.words) == TEXTS[text]
@@ -55,12 +52,12 @@ def test_words_are_replaced_in_text_and_words_whose_times_stay_in_order(text: st
 
 
 @pytest.mark.parametrize("line", ["harken", "harkin =", "= Harken", "a = b\nA = c"])
-def test_a_line_that_is_no_replacement_is_refused(line: str) -> None:
+def test_a_line_that_is_no_replacement_is_refused(line):
     with pytest.raises(OptionError, match="replace="):
         Replacements([line])
 
 
-def test_a_segment_is_written_in_the_script_of_its_language_and_then_replaced() -> None:
+def test_a_segment_is_written_in_the_script_of_its_language_and_then_replaced():
     chinese = spoken(
         *((i, i + 1, character) for i, character in enumerate("以后皇后发现")), language="zh", tokens=(5, 6)
     )

@@ -1,31 +1,19 @@
 """Several recordings in one batch: how one that ends early affects the others; windows decoded together."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 import weakref
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pytest
 
-from fakes.backends import (
-    WINDOW_POSITIONS,
-    WINDOW_S,
-    FakeFeatures,
-    TranscriptBackend,
-    TranscriptSession,
-    window_text,
-)
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, TranscriptSession, window_text
 from fakes.silent_mel import SilentMel
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from harken.api import Recognizer
 from harken.backends.host_logits import HostLogits
-from harken.contract import Backend, Floats, SparsePositions
 from harken.decoding import DecodeStats
 from harken.errors import AudioError, Cancelled
 from harken.text import Tokenizer
@@ -39,45 +27,42 @@ from harken.transcribe import (
     window_decoder,
 )
 from harken.transcribe.window_decoder import AudioWindow
-from harken.transcription import Transcription
 from single_recording import SMALL_PADDING, SingleRecordingTranscriber, audio_window, decode_windows
 from tiny_models import DIMS, TOKENIZER, make_mel
 
 WINDOWS = 5
 WINDOW_FRAMES = 2 * WINDOW_POSITIONS
 NOISE = noise_and_silence(WINDOWS * WINDOW_S)
-PLAIN: dict[str, Any] = {"language": "en", "vad": False, "hallucination_threshold": None}
+PLAIN = {"language": "en", "vad": False, "hallucination_threshold": None}
 HELLO = window_text(0, "hello", WINDOW_POSITIONS)
 
 
 class Choir(TranscriptBackend):
     """A `TranscriptBackend` that says hello in every window, of several at a time, and keeps only the last."""
 
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> FakeFeatures:
+    def encode(self, mel, positions=None):
         self.mels.clear()
         self.prompts.clear()
         return super().encode(mel, positions)
 
-    def open_session(
-        self, features: FakeFeatures, row_windows: Sequence[int], capacity: int, *, attention: bool = False
-    ) -> TranscriptSession:
+    def open_session(self, features, row_windows, capacity, *, attention=False):
         return ChoirSession(self, HELLO, len(row_windows))
 
 
 class ChoirSession(TranscriptSession):
-    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
+    def extend(self, tokens, last_n=1):
         prompts = len(tokens) if not any(self.lengths) else 1
         return HostLogits(np.concatenate([super().extend(tokens, last_n).values] * prompts))
 
 
-def together(many: int, audios: Sequence[Any] = (), **changes: Any) -> list[Transcription]:
+def together(many, audios=(), **changes):
     """Have the choir transcribe recordings, or several times the same noise."""
     options = {**PLAIN, "batch_size": many, **changes}
     recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir", speech_detector=LoudIsSpeech)
     return recognizer.transcribe_many(audios or [NOISE] * many, **options)
 
 
-def texts(work: Transcription) -> list[str]:
+def texts(work):
     return [segment.text for segment in work]
 
 
@@ -85,11 +70,11 @@ def texts(work: Transcription) -> list[str]:
 
 
 @pytest.mark.parametrize("step", [3, 10, 20])
-def test_exception_of_a_callback_ends_one_iteration_and_loses_no_window(step: int) -> None:
+def test_exception_of_a_callback_ends_one_iteration_and_loses_no_window(step):
     """Also a cancellation that no callback asked for."""
     left, error = [step], ArithmeticError() if step < 20 else Cancelled("by a hook of its own")
 
-    def observe(_: Any) -> None:
+    def observe(_):
         left[0] -= 1
         if not left[0]:
             raise error
@@ -102,8 +87,8 @@ def test_exception_of_a_callback_ends_one_iteration_and_loses_no_window(step: in
 
 
 @pytest.mark.parametrize("delivered", [0, 1, 2])
-def test_cancelled_recording_does_not_end_the_others(delivered: int) -> None:
-    stop: list[bool] = []
+def test_cancelled_recording_does_not_end_the_others(delivered):
+    stop = []
     cancelled, other = together(2, callbacks={0: Callbacks(is_cancelled=lambda: bool(stop))})
     assert len([*islice(cancelled, delivered)]) == delivered
     stop.append(True)
@@ -114,10 +99,10 @@ def test_cancelled_recording_does_not_end_the_others(delivered: int) -> None:
 
 
 @pytest.mark.parametrize("vad", [False, True])
-def test_recording_stopped_before_its_turn_is_never_opened(vad: bool) -> None:
-    opened: list[int] = []
+def test_recording_stopped_before_its_turn_is_never_opened(vad):
+    opened = []
 
-    def blocks(which: int) -> Iterator[Floats]:
+    def blocks(which):
         opened.append(which)
         yield NOISE
 
@@ -131,8 +116,8 @@ def test_recording_stopped_before_its_turn_is_never_opened(vad: bool) -> None:
     assert opened == [0, 2]
 
 
-def test_end_of_a_recording_is_known_without_decoding_others() -> None:
-    seen: list[float] = []
+def test_end_of_a_recording_is_known_without_decoding_others():
+    seen = []
     callbacks = {1: Callbacks(on_window_start=lambda start_s, prompt: seen.append(start_s))}
     options = {"vad": True, "vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.05, "callbacks": callbacks}
     short, long = noise_and_silence(*[0.3, 31] * 2), noise_and_silence(*[0.3, 31] * 5)
@@ -142,8 +127,8 @@ def test_end_of_a_recording_is_known_without_decoding_others() -> None:
     assert len(other.result().segments) == len(seen) == 5
 
 
-def test_by_default_recordings_wait_for_one_another_and_a_step_decodes_one_window() -> None:
-    seen: list[int] = []
+def test_by_default_recordings_wait_for_one_another_and_a_step_decodes_one_window():
+    seen = []
     callbacks = {i: Callbacks(on_window_start=lambda *_, i=i: seen.append(i)) for i in range(2)}
     options = {"vad": True, "vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.05, "callbacks": callbacks}
     five_windows = noise_and_silence(*[0.3, 31] * 5)
@@ -157,7 +142,7 @@ def test_by_default_recordings_wait_for_one_another_and_a_step_decodes_one_windo
 
 
 @pytest.mark.parametrize("vad", [False, True])
-def test_failing_recordings_do_not_end_the_others(vad: bool) -> None:
+def test_failing_recordings_do_not_end_the_others(vad):
     damaged = np.concatenate([NOISE, np.zeros(30 * 16_000, np.float32), np.array([np.nan], np.float32)])
     audios = ["none.wav", NOISE, np.empty(0, np.float32), damaged, NOISE]
     works = together(5, audios=audios, vad=vad, batch_size=2)
@@ -170,14 +155,14 @@ def test_failing_recordings_do_not_end_the_others(vad: bool) -> None:
     assert [segment.text for segment in works[3].so_far().segments][: len(whole)] == whole
 
 
-def windows_in_memory() -> list[AudioWindow]:
+def windows_in_memory():
     gc.collect()
     return [each for each in gc.get_objects() if type(each) is AudioWindow]
 
 
 @pytest.mark.parametrize("channels", ["mixed", "apart"])
 @pytest.mark.parametrize("vad", [False, True])
-def test_finished_and_stopped_recordings_release_their_audio(vad: bool, channels: str) -> None:
+def test_finished_and_stopped_recordings_release_their_audio(vad, channels):
     audios = [noise_and_silence(0.4, 0.4, 0.4, 160) for _ in range(3)]  # further than is read ahead
     of_others = {id(window) for window in windows_in_memory()}
     sources = [weakref.ref(audio) for audio in audios]
@@ -198,11 +183,11 @@ def test_finished_and_stopped_recordings_release_their_audio(vad: bool, channels
 
 
 @pytest.mark.slow
-def test_memory_of_ten_minutes_equals_that_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_ten_minutes_equals_that_of_four(monkeypatch):
     monkeypatch.setattr(mel_windows, "LogMel", SilentMel)
     minute = noise_and_silence(0.4, 1.6, 0.4, 27.6, 0.4, 29.6)
 
-    def peak_bytes(minutes: int) -> int:
+    def peak_bytes(minutes):
         blocks = (minute for _ in range(minutes))
         options = TranscribeOptions(language="en", condition_on_previous_text=True)
         form = SingleRecordingTranscriber(Choir(HELLO), blocks, options, speech_detector=LoudIsSpeech)
@@ -222,13 +207,11 @@ def test_memory_of_ten_minutes_equals_that_of_four(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture(scope="module")
-def backend(open_backend: Callable[[str], Backend]) -> Backend:
+def backend(open_backend):
     return open_backend("onnx-fp32")
 
 
-def test_language_probabilities_belong_to_their_window_whatever_batch_it_is_encoded_in(
-    backend: Backend,
-) -> None:
+def test_language_probabilities_belong_to_their_window_whatever_batch_it_is_encoded_in(backend):
     decoder = WindowDecoder(backend, TOKENIZER, TranscribeOptions(fidelity="fast"), padding=SMALL_PADDING)
     mels = make_mel()
     encoded = decoder.encode([audio_window(mel, i, (WINDOW_FRAMES, 24)[i % 2]) for i, mel in enumerate(mels)])
@@ -243,8 +226,8 @@ def test_language_probabilities_belong_to_their_window_whatever_batch_it_is_enco
     [(True, DIMS.n_audio_layer + 1, [24, WINDOW_FRAMES]), (True, DIMS.n_audio_layer, [24]), (False, 99, [24])],
 )
 def test_only_small_multilingual_models_get_the_whole_window_for_lack_of_confidence(
-    monkeypatch: pytest.MonkeyPatch, multilingual: bool, sure_layers: int, encoded: list[int]
-) -> None:
+    monkeypatch, multilingual, sure_layers, encoded
+):
     monkeypatch.setattr(window_decoder, "MIN_SPARSE_LOGPROB", 1.0)  # above any
     monkeypatch.setattr(window_decoder, "SURE_LAYERS", sure_layers)
     backend, options = TranscriptBackend(HELLO), TranscribeOptions(language="en", fidelity="fast")
@@ -263,17 +246,17 @@ def test_only_small_multilingual_models_get_the_whole_window_for_lack_of_confide
         *(("fast", "fp32", True), ("exact", "int8", False)),
     ],
 )
-def test_padding_is_sparse_by_default_but_not_in_float32(fidelity: str, precision: str, sparse: bool) -> None:
+def test_padding_is_sparse_by_default_but_not_in_float32(fidelity, precision, sparse):
     backend = TranscriptBackend(HELLO)
     backend.capabilities = replace(backend.capabilities, precision=precision)
     decoder = WindowDecoder(backend, TOKENIZER, TranscribeOptions(fidelity=fidelity), padding=SMALL_PADDING)
     assert bool(decoder.positions_to_encode(4)) == sparse
 
 
-def test_windows_are_told_in_order_and_the_cost_of_a_pass_names_those_decoded_in_it(backend: Backend) -> None:
+def test_windows_are_told_in_order_and_the_cost_of_a_pass_names_those_decoded_in_it(backend):
     # Only the first window of a recording begins with the prefix.
     options = TranscribeOptions(language="en", temperatures=(0.0,), beam_size=1, prefix="a")
-    decoder, ended_s = WindowDecoder(backend, TOKENIZER, options), list[float]()
+    decoder, ended_s = WindowDecoder(backend, TOKENIZER, options), []
     windows = [audio_window(mel, 100 * i, is_first=i == 1) for i, mel in enumerate(make_mel(3))]
     callbacks = Callbacks(on_window_end=lambda start_s, *_: ended_s.append(start_s))
     results, passes = decode_windows(decoder, windows, callbacks)

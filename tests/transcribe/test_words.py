@@ -1,12 +1,8 @@
 """Segments and words of decoded tokens: splitting at timestamps, alignment, punctuation, boundaries, known texts."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,27 +12,15 @@ from hypothesis import strategies as st
 import harken
 import transcripts
 from harken.cli.inputs import read_draft
-from harken.contract import Floats
 from harken.decoding.speculation import SpeculativeDecoder
 from harken.errors import AudioError
-from harken.results import Segment, Word
+from harken.results import Word
 from harken.text import Tokenizer
 from harken.transcribe.forced_alignment import split_text
 from harken.transcribe.window_chain import KnownText
 from harken.transcribe.window_segments import split_at_timestamps
-from harken.transcribe.word_boundaries import (
-    MIN_WORD_S,
-    SEGMENT_TOLERANCE_S,
-    SpeechInterval,
-    refine_word_boundaries,
-)
-from harken.transcribe.word_timestamps import (
-    Alignment,
-    WordTiming,
-    token_spans,
-    token_starts,
-    words_by_segment,
-)
+from harken.transcribe.word_boundaries import MIN_WORD_S, SEGMENT_TOLERANCE_S, refine_word_boundaries
+from harken.transcribe.word_timestamps import Alignment, token_spans, token_starts, words_by_segment
 from harken.types import WordHead
 from real_models import EXAMPLE, recognizer
 
@@ -47,11 +31,9 @@ MULTILINGUAL = Tokenizer.builtin(51865)
 BEGIN = 100
 
 
-def reference_segments(
-    tokens: Sequence[int], size: float
-) -> tuple[list[tuple[float, float, list[int]]], float]:
+def reference_segments(tokens, size):
     """Return segments and seek as whisper/transcribe.py does, from `timestamp_tokens` to the word timestamps."""
-    segments: list[tuple[float, float, list[int]]] = []
+    segments = []
     is_timestamp = [token >= BEGIN for token in tokens]
     single_timestamp_ending = is_timestamp[-2:] == [False, True]
     slices = [i + 1 for i in range(len(tokens) - 1) if is_timestamp[i] and is_timestamp[i + 1]]
@@ -73,9 +55,9 @@ any_tokens = st.lists(st.integers(0, BEGIN + 1500) | times, max_size=12)
 
 
 @st.composite
-def legal(draw: st.DrawFn) -> list[int]:
+def legal(draw):
     """Draw tokens that the timestamp rules allow: pairs that never decrease, the last of them perhaps unfinished."""
-    drawn, tokens = sorted(draw(st.lists(times, min_size=2, max_size=10))), list[int]()
+    drawn, tokens = sorted(draw(st.lists(times, min_size=2, max_size=10))), []
     for start, end in zip(drawn[::2], drawn[1::2], strict=False):
         tokens += [start, *draw(st.lists(st.integers(0, BEGIN - 1), min_size=1, max_size=4)), end]
     ending = draw(st.sampled_from(["closed", "pair", "unfinished", "open"]))
@@ -85,7 +67,7 @@ def legal(draw: st.DrawFn) -> list[int]:
 
 @given(tokens=any_tokens | legal(), size=st.integers(1, 3000).map(lambda frames: frames / 2))
 @example(tokens=[BEGIN, BEGIN], size=0.5)
-def test_segments_are_those_of_the_reference(tokens: list[int], size: float) -> None:
+def test_segments_are_those_of_the_reference(tokens, size):
     segments, advance = split_at_timestamps(tokens, BEGIN, size)
     expected, seek = reference_segments(tokens, size)
     assert [(segment.start, segment.end, list(segment.tokens)) for segment in segments] == expected
@@ -97,7 +79,7 @@ def test_segments_are_those_of_the_reference(tokens: list[int], size: float) -> 
 # --- alignment ----------------------------------------------------------------------------------------------
 
 
-def reference_token_starts(attention: Floats) -> list[int]:
+def reference_token_starts(attention):
     """Return the token starts by the full table (openai/whisper, timing.py, dtw_cpu and backtrace)."""
     n_tokens, n_positions = attention.shape
     total = np.full((n_tokens + 1, n_positions + 1), np.inf)
@@ -113,13 +95,13 @@ def reference_token_starts(attention: Floats) -> list[int]:
 
 
 @given(st.integers(1, 9), st.integers(1, 30), st.integers(0, 2**32 - 1))
-def test_path_is_that_of_the_full_table(n_tokens: int, n_positions: int, seed: int) -> None:
+def test_path_is_that_of_the_full_table(n_tokens, n_positions, seed):
     attention = np.random.default_rng(seed).standard_normal((n_tokens, n_positions)).astype(np.float32)
     assert token_starts(attention).tolist() == reference_token_starts(attention)
 
 
 @pytest.mark.parametrize("lag", [-2, 0, 3])
-def test_tokens_begin_and_end_where_word_heads_attend_to(lag: int) -> None:
+def test_tokens_begin_and_end_where_word_heads_attend_to(lag):
     """One head attends behind each start, one to each end; the first attends elsewhere once, against the order."""
     spans = [(4, 9), (9, 14), (30, 37)]
     weights = np.zeros((2, 4, 50), np.float32)
@@ -133,7 +115,7 @@ def test_tokens_begin_and_end_where_word_heads_attend_to(lag: int) -> None:
 
 
 @given(st.integers(-40, 40), st.integers(1, 30), st.integers(0, 2**32 - 1))
-def test_tokens_of_any_audio_are_within_it_in_order(lag: int, n_positions: int, seed: int) -> None:
+def test_tokens_of_any_audio_are_within_it_in_order(lag, n_positions, seed):
     weights = np.random.default_rng(seed).random((2, 4, n_positions), np.float32)
     spans = np.stack(token_spans(weights, (WordHead(0, 0, lag), WordHead(0, 1, lag, tells_end=True))), axis=1)
     assert 0 <= spans.min() <= spans.max() <= n_positions - 1
@@ -143,13 +125,7 @@ def test_tokens_of_any_audio_are_within_it_in_order(lag: int, n_positions: int, 
 # --- words --------------------------------------------------------------------------------------------------
 
 
-def timed(
-    *texts: str,
-    bounds: Sequence[int] = (),
-    probabilities: Sequence[float] = (),
-    language: str = "en",
-    **marks: str,
-) -> tuple[list[list[WordTiming]], float | None]:
+def timed(*texts, bounds=(), probabilities=(), language="en", **marks):
     """Return the words of segments, and their median duration; by default every token is one position long."""
     segments = [MULTILINGUAL.encode(text) for text in texts]
     n_tokens = sum(map(len, segments))
@@ -163,8 +139,8 @@ def timed(
     return words_by_segment(segments, alignment, MULTILINGUAL, language=language, **marks)
 
 
-def test_punctuation_is_merged_into_its_word_as_asked_for_and_not_across_segments() -> None:
-    def texts(*said: str, **options: str) -> list[list[str]]:
+def test_punctuation_is_merged_into_its_word_as_asked_for_and_not_across_segments():
+    def texts(*said, **options):
         return [[word.text for word in segment] for segment in timed(*said, **options)[0]]
 
     for words in (
@@ -179,7 +155,7 @@ def test_punctuation_is_merged_into_its_word_as_asked_for_and_not_across_segment
         assert texts("豚，犬。", language=language) == [["豚，", "犬。"]]
 
 
-def test_long_sentence_end_mark_or_word_after_it_is_shortened_by_the_median_duration() -> None:
+def test_long_sentence_end_mark_or_word_after_it_is_shortened_by_the_median_duration():
     """It is 2 positions; one word is stretched over a pause of 50. In it words count that have a duration."""
     for bounds, expected in (
         ([0, 2, 4, 6, 56, 58], [(".", 6, 10), (" d", 56, 58)]),
@@ -199,7 +175,7 @@ TEXT_PARTS = st.sampled_from([" a", " well", "-known", " (", " «", " ", *',."�
     st.sampled_from(["en", "fr", "zh", "ja"]),
     st.randoms(use_true_random=False),
 )
-def test_words_of_a_segment_join_to_its_text_in_order(texts, language, random) -> None:
+def test_words_of_a_segment_join_to_its_text_in_order(texts, language, random):
     n_tokens = sum(len(MULTILINGUAL.encode(text)) for text in texts)
     words_of_segments, _ = timed(
         *texts,
@@ -214,7 +190,7 @@ def test_words_of_a_segment_join_to_its_text_in_order(texts, language, random) -
     assert all(0 <= word.probability <= 1 for word in words)
 
 
-def test_word_probability_is_the_mean_of_its_tokens() -> None:
+def test_word_probability_is_the_mean_of_its_tokens():
     ((first, second),), _ = timed(" a Lynde", probabilities=[0.2, 0.4, 0.8])
     assert (first.probability, second.probability) == (pytest.approx(0.2), pytest.approx(0.6))
 
@@ -224,7 +200,7 @@ def test_word_probability_is_the_mean_of_its_tokens() -> None:
 MEDIAN_S = 0.3
 
 
-def segment(start_s: float, end_s: float, *words: tuple[float, float]) -> Segment:
+def segment(start_s, end_s, *words):
     timed = (Word(start_s=a, end_s=b, text=f" {i}", probability=0.5) for i, (a, b) in enumerate(words))
     return transcripts.segment(start_s, end_s, words=tuple(timed))
 
@@ -255,13 +231,7 @@ def segment(start_s: float, end_s: float, *words: tuple[float, float]) -> Segmen
         ((1, 2), [(1, 1.98), *[(2, 2)] * 3], 1, [(1, 2)], [(1, 1.94), (1.94, 1.96), (1.96, 1.98), (1.98, 2)]),
     ],
 )
-def test_words_are_fitted_to_their_segment_and_to_speech(
-    bounds: SpeechInterval,
-    words: list[SpeechInterval],
-    last_s: float,
-    speech: list[SpeechInterval],
-    refined: list[SpeechInterval],
-) -> None:
+def test_words_are_fitted_to_their_segment_and_to_speech(bounds, words, last_s, speech, refined):
     (found,), end_s = refine_word_boundaries(
         [segment(*bounds, *words)], median_duration_s=MEDIAN_S, last_speech_s=last_s, speech=speech
     )
@@ -270,12 +240,12 @@ def test_words_are_fitted_to_their_segment_and_to_speech(
 
 
 @st.composite
-def rising_s(draw: st.DrawFn, count: int) -> list[float]:
+def rising_s(draw, count):
     return [0.02 * p for p in sorted(draw(st.lists(st.integers(0, 800), min_size=count, max_size=count)))]
 
 
 @st.composite
-def windows(draw: st.DrawFn) -> list[Segment]:
+def windows(draw):
     counts = draw(st.lists(st.integers(0, 6), max_size=4))
     times = draw(rising_s(2 * sum(counts)))
     ends = iter(draw(rising_s(2 * len(counts))))
@@ -284,13 +254,13 @@ def windows(draw: st.DrawFn) -> list[Segment]:
 
 
 @st.composite
-def regions(draw: st.DrawFn) -> list[tuple[float, float]]:
+def regions(draw):
     times = sorted(set(draw(rising_s(2 * draw(st.integers(0, 5))))))
     return list(zip(times[::2], times[1::2], strict=False))
 
 
 @given(windows(), regions() | st.just([(0, 100)]), st.integers(0, 60), st.integers(0, 100))
-def test_refined_words_are_in_order_and_in_speech(segments, speech, median_positions, last) -> None:
+def test_refined_words_are_in_order_and_in_speech(segments, speech, median_positions, last):
     last_s = round(last * 0.02, 2)
     refined, end_s = refine_word_boundaries(
         segments, median_duration_s=median_positions * 0.02, last_speech_s=last_s, speech=speech
@@ -321,7 +291,7 @@ def test_refined_words_are_in_order_and_in_speech(segments, speech, median_posit
 # --- chunks of a known text ---------------------------------------------------------------------------------
 
 
-def recognized(words: str) -> list[Word]:
+def recognized(words):
     """Return words of their texts and times, as in " a 0-1| b 4-6"."""
     spans = (re.fullmatch(r"(.*) (.*)-(.*)", word) for word in words.split("|") if word)
     return [Word(text=span[1], start_s=float(span[2]), end_s=float(span[3]), probability=1.0) for span in spans]
@@ -353,15 +323,13 @@ def recognized(words: str) -> list[Word]:
         ("你好世界再见", "你好 0-2|世界 6-8|再见 8-12", "zh", [("你好世界", 8.0), ("再见", 13.0)]),
     ],
 )
-def test_text_is_split_between_words_that_were_recognized(
-    text: str, words: str, language: str, chunks: list[tuple[str, float]]
-) -> None:
+def test_text_is_split_between_words_that_were_recognized(text, words, language, chunks):
     found = list(split_text(text, recognized(words), chunks[-1][1], 10.0, language=language))
     assert [(chunk.text, chunk.end_s) for chunk in found] == chunks
     assert [chunk.start_s for chunk in found] == [0.0, *(chunk.end_s for chunk in found[:-1])]
 
 
-def test_text_that_does_not_match_the_recording_is_refused() -> None:
+def test_text_that_does_not_match_the_recording_is_refused():
     message = r"the recording does not match the text from 0\.00 s on; allowed .* 10 s"
     for words in ("", " x 0-1| y 2-3", " a 1-2| x 7-9"):
         with pytest.raises(AudioError, match=message):
@@ -376,9 +344,7 @@ def test_text_that_does_not_match_the_recording_is_refused() -> None:
     wrong=st.integers(0, 7),
     unspoken=st.integers(0, 60),
 )
-def test_the_place_in_the_text_is_found_behind_every_window(
-    sizes: list[int], wrong: int, unspoken: int
-) -> None:
+def test_the_place_in_the_text_is_found_behind_every_window(sizes, wrong, unspoken):
     """Also where the last tokens differ, and where the text has more than was spoken."""
     text = list(range(unspoken + sum(sizes) + 20))
     known, start = KnownText(text, 448), unspoken
@@ -391,7 +357,7 @@ def test_the_place_in_the_text_is_found_behind_every_window(
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_a_known_text_costs_passes_or_saves_them_and_changes_nothing() -> None:
+def test_a_known_text_costs_passes_or_saves_them_and_changes_nothing():
     loaded = recognizer("int8")
     drafter = SpeculativeDecoder(lambda: 0.0)  # no time passes, so drafts always pay
     model = harken.Recognizer(loaded.backend, loaded.tokenizer, loaded.model, drafter)
@@ -414,6 +380,6 @@ SCRIPT = "And so my fellow Americans ask not"
         ("talk.vtt", f"WEBVTT\nNOTE x\n\n00:00.000 --> 00:02.000\n{SCRIPT}\n"),
     ],
 )
-def test_drafts_are_read_from_texts_and_subtitles(tmp_path: Path, name: str, content: str) -> None:
+def test_drafts_are_read_from_texts_and_subtitles(tmp_path, name, content):
     (tmp_path / name).write_text(content, encoding="utf-8")
     assert read_draft(str(tmp_path / name)).split() == SCRIPT.split()
