@@ -109,7 +109,7 @@ def test_a_mixed_recording_keeps_the_language_of_each_part():
     assert [code for code, _ in groupby(segment.language for segment in found.segments)] == ["de", "en", "fr"]
 
 
-def test_no_segment_reaches_over_the_silence_before_or_behind_it() -> None:
+def test_no_segment_reaches_over_the_silence_before_or_behind_it():
     speech, silence = load_audio(EXAMPLE), np.zeros(20 * SAMPLE_RATE, np.float32)
     found = recognizer("int8").transcribe(np.concatenate([speech, silence, speech])).result()
     assert words(found.text) == EXAMPLE_WORDS * 2
