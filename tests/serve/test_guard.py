@@ -139,6 +139,20 @@ def test_other_machines_need_a_key(host):
     assert ServeOptions(host=host, auth=False).host == host
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"origin": ("https://app.example/",)},
+        {"origin": ("app.example",)},
+        {"allowed_host": ("harken:8765",)},
+        {"allowed_host": ("http://harken",)},
+    ],
+)
+def test_an_origin_or_a_name_that_no_request_can_have_is_refused(given):
+    with pytest.raises(OptionError, match=rf"{next(iter(given))}.*allowed is"):
+        ServeOptions(**given)
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_a_certificate_makes_it_https(tmp_path, caplog):
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
