@@ -70,6 +70,9 @@ def test_pages_of_the_server_and_of_friends_may_use_it_and_other_pages_may_not(l
         assert (reply.status_code, reply.json()["error"]["code"]) == (403, "origin")
         assert "access-control-allow-origin" not in reply.headers
         assert local.refusal("/v1/stream", origin=origin).status_code == 403
+        # Of a page that a proxy serves under another name: it then shows the refusals.
+        reply = local.http.get("/page/app.js", headers={"origin": origin})
+        assert (reply.status_code, "access-control-allow-origin" in reply.headers) == (200, False)
 
 
 def test_a_preflight_is_answered_without_a_key(guarded):
@@ -137,6 +140,20 @@ def test_other_machines_need_a_key(host):
         ServeOptions(host=host)
     assert ServeOptions(host=host, api_key=(KEY,)).host == host
     assert ServeOptions(host=host, auth=False).host == host
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"origin": ("https://app.example/",)},
+        {"origin": ("app.example",)},
+        {"allowed_host": ("harken:8765",)},
+        {"allowed_host": ("http://harken",)},
+    ],
+)
+def test_an_origin_or_a_name_that_no_request_can_have_is_refused(given):
+    with pytest.raises(OptionError, match=rf"{next(iter(given))}.*allowed is"):
+        ServeOptions(**given)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

@@ -87,6 +87,15 @@ def test_segments_name_their_speakers(client, loader):
     assert loader.n_loads == 1
 
 
+def test_deepgrams_paragraphs_name_their_speakers(server):
+    query = "/v1/listen?diarize=true&paragraphs=true&utterances=true"
+    results = server.http.post(query, content=RECORDING).json()["results"]
+    paragraphs = results["channels"][0]["alternatives"][0]["paragraphs"]
+    assert [each["speaker"] for each in paragraphs["paragraphs"]] == [0, 1] * 12
+    said = [f"Speaker {each['speaker']}: {each['transcript'].strip()}" for each in results["utterances"]]
+    assert paragraphs["transcript"].split("\n\n") == said
+
+
 def test_known_voices_have_their_names(client):
     longest = data_url(np.tile(SAMPLE, 3)[: 10 * SAMPLE_RATE])
     answer = ask(client, known_speaker_names=["Ann", "Ben"], known_speaker_references=[WAVE, longest])

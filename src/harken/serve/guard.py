@@ -145,15 +145,17 @@ class Guard:
                 status=403,
                 code="host",
             )
-        if "origin" in headers and self._allowed_origin(headers) is None:
+        path = scope["path"]
+        # Browsers name the origin also when a page loads its own scripts, which may then show why the rest is refused.
+        is_public = path in PUBLIC_PATHS or path.startswith(PUBLIC_FOLDER)
+        if not is_public and "origin" in headers and self._allowed_origin(headers) is None:
             raise RequestError(
                 f"Origin {headers['origin']!r} may not use this server; the option --origin {headers['origin']} "
                 "allows it",
                 status=403,
                 code="origin",
             )
-        path = scope["path"]
-        is_public = path in PUBLIC_PATHS or path.startswith(PUBLIC_FOLDER) or _is_preflight(scope, headers)
+        is_public |= _is_preflight(scope, headers)
         if self._key_digests and not is_public and not any(map(self._is_key, given_keys(headers))):
             raise RequestError(
                 "a key is needed: Authorization: Bearer KEY",

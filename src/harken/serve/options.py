@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -92,6 +93,14 @@ class ServeOptions:
             raise OptionError(given, getattr(self, given), f"a file together with {missing}")
         if not all(key and key.isascii() for key in self.api_key):
             raise OptionError("api_key", "...", "a key of ASCII characters that is not empty")
+        for origin in self.origin:
+            if not re.fullmatch(r"\*|null|[^/]+://[^/]*", origin):
+                raise OptionError(
+                    "origin", origin, "an origin such as https://example.org, without a path, or *"
+                )
+        for name in self.allowed_host:
+            if re.search(r"[:/]", name):
+                raise OptionError("allowed_host", name, "a name alone, without scheme and port, or *")
         if not (self.is_local or self.api_key or not self.auth):
             raise OptionError(
                 "host",

@@ -226,8 +226,8 @@ def _respond(transcript: Transcript, asked: TranscriptionRequest) -> Response:
     if asked.multilingual:
         alternative |= languages_json(segments)
     if asked.paragraphs:
-        paragraphs = [*map(_paragraph_json, _paragraphs(segments))]
-        text = "\n\n".join(" ".join(each["text"] for each in shown["sentences"]) for shown in paragraphs)
+        paragraphs = [_paragraph_json(each, numbers) for each in _paragraphs(segments)]
+        text = "\n\n".join(map(_paragraph_text, paragraphs))
         alternative["paragraphs"] = {"transcript": text, "paragraphs": paragraphs}
     detected = {} if asked.options.language else {"detected_language": transcript.language}
     results: dict[str, Any] = {"channels": [detected | {"alternatives": [alternative]}]}
@@ -275,7 +275,13 @@ def _paragraphs(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
         yield paragraph
 
 
-def _paragraph_json(segments: Sequence[Segment]) -> dict[str, Any]:
+def _paragraph_text(paragraph: Mapping[str, Any]) -> str:
+    """Return the text of a paragraph, behind its speaker if there is one."""
+    label = f"Speaker {paragraph['speaker']}: " if "speaker" in paragraph else ""
+    return label + " ".join(sentence["text"] for sentence in paragraph["sentences"])
+
+
+def _paragraph_json(segments: Sequence[Segment], numbers: Mapping[str, int]) -> dict[str, Any]:
     sentences = [
         {"text": each.text.strip(), "start": round(each.start_s, 3), "end": round(each.end_s, 3)}
         for each in segments
@@ -286,6 +292,7 @@ def _paragraph_json(segments: Sequence[Segment]) -> dict[str, Any]:
         "num_words": n_words,
         "start": sentences[0]["start"],
         "end": sentences[-1]["end"],
+        **_speaker_json(segments[0], numbers),
     }
 
 
