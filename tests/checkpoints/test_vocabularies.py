@@ -104,8 +104,9 @@ def test_adapters_of_the_embedding_have_the_order_of_the_model(tmp_path: Path) -
 
 
 def test_vocabularies_are_recognised_by_their_files_where_the_size_is_that_of_another(tmp_path: Path) -> None:
-    """An English model with one more token has as many as the multilingual ones."""
-    dims = replace(DIMS, n_mels=80, n_vocab=51864)
+    """An English model with one more token has as many as the multilingual ones, but the heads of the English one."""
+    sizes = {"n_audio_layer": 4, "n_text_layer": 4, "n_audio_state": 384, "n_text_state": 384}  # of tiny.en
+    dims = replace(DIMS, n_mels=80, n_vocab=51864, **sizes)
     source = files.write_openai(tmp_path / "m.pt", dims, files.random_weights(dims))
     folder = converted(source, tmp_path / "to").path.parent
     path, wider = folder / "tokenizer.json", replace(dims, n_vocab=51865)
@@ -113,6 +114,7 @@ def test_vocabularies_are_recognised_by_their_files_where_the_size_is_that_of_an
     files.write_huggingface(folder, wider, files.random_weights(wider))
     content["added_tokens"].append({"id": 51864, "content": "[UH]"})
     path.write_text(json.dumps(content))
+    assert declare(open_checkpoint(folder)).kept_heads == open_checkpoint(source).kept_heads
     extended = tokenizer_of(open_checkpoint(folder))
     assert (extended.n_vocab, extended.multilingual) == (51865, False)
     assert extended.decode([extended.eot - 1]) == "[UH]"
