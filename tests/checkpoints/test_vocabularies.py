@@ -275,6 +275,8 @@ def test_tokens_of_openai_are_read_back(tmp_path: Path, n_vocab: int) -> None:
     template = content["post_processor"]
     around = (tokenizer.sot, tokenizer.no_timestamps, tokenizer.eot)
     assert [entry["ids"] for entry in template["special_tokens"].values()] == [[token] for token in around]
+    task = checkpoint.vocabulary.config.entries.get("task")  # without it transformers invents text
+    assert task == ("transcribe" if tokenizer.multilingual else None)
 
 
 def test_padding_is_no_token_of_its_own_nor_is_a_token_without_a_row(tmp_path: Path) -> None:
