@@ -99,8 +99,9 @@ def test_adapters_of_the_embedding_have_the_order_of_the_model(tmp_path):
 
 
 def test_vocabularies_are_recognised_by_their_files_where_the_size_is_that_of_another(tmp_path):
-    """An English model with one more token has as many as the multilingual ones."""
-    dims = replace(DIMS, n_mels=80, n_vocab=51864)
+    """An English model with one more token has as many as the multilingual ones, but the heads of the English one."""
+    sizes = {"n_audio_layer": 4, "n_text_layer": 4, "n_audio_state": 384, "n_text_state": 384}  # of tiny.en
+    dims = replace(DIMS, n_mels=80, n_vocab=51864, **sizes)
     source = files.write_openai(tmp_path / "m.pt", dims, files.random_weights(dims))
     folder = converted(source, tmp_path / "to").path.parent
     path, wider = folder / "tokenizer.json", replace(dims, n_vocab=51865)
@@ -108,6 +109,7 @@ def test_vocabularies_are_recognised_by_their_files_where_the_size_is_that_of_an
     files.write_huggingface(folder, wider, files.random_weights(wider))
     content["added_tokens"].append({"id": 51864, "content": "[UH]"})
     path.write_text(json.dumps(content))
+    assert declare(open_checkpoint(folder)).kept_heads == open_checkpoint(source).kept_heads
     extended = tokenizer_of(open_checkpoint(folder))
     assert (extended.n_vocab, extended.multilingual) == (51865, False)
     assert extended.decode([extended.eot - 1]) == "[UH]"
@@ -266,6 +268,8 @@ def test_tokens_of_openai_are_read_back(tmp_path, n_vocab):
     template = content["post_processor"]
     around = (tokenizer.sot, tokenizer.no_timestamps, tokenizer.eot)
     assert [entry["ids"] for entry in template["special_tokens"].values()] == [[token] for token in around]
+    task = checkpoint.vocabulary.config.entries.get("task")  # without it transformers invents text
+    assert task == ("transcribe" if tokenizer.multilingual else None)
 
 
 def test_padding_is_no_token_of_its_own_nor_is_a_token_without_a_row(tmp_path):

@@ -222,7 +222,9 @@ class Checkpoint:
     @property
     def kept_heads(self) -> KeptHeads:
         """Cross-attention heads for word timestamps, with those that attend to the bounds of words if there are any."""
-        return KeptHeads.of(self.dims, self.alignment_heads, word_heads(self.dims))
+        return KeptHeads.of(
+            self.dims, self.alignment_heads, word_heads(_published_dims(self.dims, self.vocabulary))
+        )
 
     @property
     def has_encoder(self) -> bool:
@@ -280,11 +282,17 @@ def assemble(
         dims=dims,
         weights=Weights(path, tensors, files),
         vocabulary=vocabulary,
-        alignment_heads=declared_heads(heads, dims) or published_heads(dims),
+        alignment_heads=declared_heads(heads, dims) or published_heads(_published_dims(dims, vocabulary)),
         path=path,
         format=format,
         stored_dtypes=_stored_dtypes(tensors),
     )
+
+
+def _published_dims(dims: Dims, vocabulary: Vocabulary) -> Dims:
+    """Return the dimensions that the model had before tokens were added, which changes none of its heads."""
+    own = vocabulary.arrangement
+    return replace(dims, n_vocab=own.published_size) if own else dims
 
 
 def _stored_dtypes(tensors: Mapping[str, LazyTensor]) -> tuple[str, ...]:

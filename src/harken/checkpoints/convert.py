@@ -100,6 +100,8 @@ def _generation_config(checkpoint: Checkpoint, tokenizer: Tokenizer) -> dict[str
             f"<|{code}|>": ids[token] for code, token in tokenizer.language_tokens.items()
         }
         generation["task_to_id"] = {name: ids[getattr(tokenizer, name)] for name in ("translate", "transcribe")}
+        # Without a task transformers leaves its token out of the prompt, and the text goes wrong.
+        generation["task"] = "transcribe"
     if checkpoint.alignment_heads:
         generation["alignment_heads"] = [list(head) for head in checkpoint.alignment_heads]
     return generation

@@ -180,6 +180,12 @@ class Arrangement:
             and self.multilingual == (n_vocab >= MIN_MULTILINGUAL_VOCAB)
         )
 
+    @property
+    def published_size(self) -> int:
+        """Size of the published vocabulary in which text ends at the same id, whatever was added behind it."""
+        end_of_text = self.ids[len(self.tokens)]
+        return end_of_text + min(_PUBLISHED_SIZES) - N_ENGLISH_TOKENS + ("yue" in self.languages)
+
 
 def arrange(path: Path, n_vocab: int, config: GenerationConfig) -> Arrangement | None:
     """Arrange the vocabulary of a file; None if the file does not say where its special tokens are.
