@@ -45,13 +45,21 @@ def journal(tmp_path):
 @pytest.mark.parametrize("damage", [b"", b"\n", b"garbage\n", b"[]\n", b"[" * 100_000 + b"\n", b"\xff\n"])
 def test_damaged_journal_is_begun_anew(talk, journal, damage):
     """And the windows behind a damaged line are decoded again."""
-    journal.write_bytes(damage)
+    journal.write_bytes(b'{"harken": ' + damage if damage else b"")
     whole, _ = transcribe(TEXTS, talk, journal)
     assert transcribe(TEXTS, talk, None) == (whole, len(WORDS))
     assert transcribe([], talk, journal) == (whole, 0)
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([*lines[:2], damage or b"{}\n", *lines[3:]]))
     assert transcribe(TEXTS[1:], talk, journal) == (whole, 3)
+
+
+@pytest.mark.parametrize("content", [b"\n", b"RIFF", b'{"text": "notes"}\n'])
+def test_a_file_that_is_no_journal_is_left_alone(talk, journal, content):
+    journal.write_bytes(content)
+    with pytest.raises(OutputError, match=rf"^{journal}: is no journal; allowed are .+"):
+        transcribe(TEXTS, talk, journal)
+    assert journal.read_bytes() == content
 
 
 @pytest.mark.parametrize("changed", ["options", "recording"])

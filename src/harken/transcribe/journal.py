@@ -21,6 +21,9 @@ from harken.formats import as_json, segment_from_json
 from harken.results import UnwrittenSpeech
 from harken.transcribe.window_chain import LanguageState, WindowOutcome
 
+_BEGINNING = b'{"harken": '
+"""Of the first line of a journal; a file with another one is somebody's, and is left as it is."""
+
 
 class Journal:
     """A file with a line of JSON for each decoded window, behind a line with the key.
@@ -31,7 +34,8 @@ class Journal:
     ----------
     path : Path
     key : mapping
-        Everything that decides the text, as JSON values; a journal with another key is begun anew.
+        Everything that decides the text, as JSON values, harken's version first; a journal with another key is begun
+        anew.
     """
 
     def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
@@ -46,7 +50,7 @@ class Journal:
         Raises
         ------
         OutputError
-            If the file cannot be opened, or another process transcribes the same recording.
+            If the file cannot be opened or is no journal, or another process transcribes the same recording.
         """
         self._open()
         return self._outcomes.pop((chain, offset), None)
@@ -71,9 +75,9 @@ class Journal:
         if self._file is None:
             with wrap_os_errors(self._path):
                 self._file = self._path.open("a+b", buffering=0)
-                if not lock(self._file, where_unsupported=True):
+                if problem := _problem_of(self._file):
                     self.close()
-                    raise OutputError(f"{self._path}: another process transcribes this recording")
+                    raise OutputError(f"{self._path}: {problem}")
                 self._read(self._file)
         return self._file
 
@@ -105,6 +109,16 @@ class Journal:
             if written != len(line):
                 file.truncate(file.tell() - written)
                 raise OSError(ENOSPC, "No space left on device")
+
+
+def _problem_of(file: BinaryIO) -> str | None:
+    """Return why a file cannot be the journal; None if it can."""
+    if not lock(file, where_unsupported=True):
+        return "another process transcribes this recording"
+    file.seek(0)
+    if not _BEGINNING.startswith(file.read(len(_BEGINNING))):
+        return "is no journal; allowed are a journal and a new file"
+    return None
 
 
 def _to_json(outcome: WindowOutcome) -> dict[str, Any]:
