@@ -312,8 +312,9 @@ class Recognizer:
         Parameters
         ----------
         audio : path, "-", file or ndarray
-            Any recording that FFmpeg's libraries read, video included; or samples at 16 kHz, int16, or floats of a
-            level up to 8 (full scale is 1): of shape (samples,), or (samples, channels) with ``channels="apart"``.
+            Any recording that FFmpeg's libraries read, video included; or samples at 16 kHz, int16, or float32 or
+            float64 of a level up to 8 (full scale is 1), of shape (samples,); with ``channels="apart"`` of shape
+            (samples, channels).
         options : TranscribeOptions, optional
         **keywords
             Single options by name (see `TranscribeOptions`), and callbacks by name (see
