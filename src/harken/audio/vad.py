@@ -25,7 +25,8 @@ from itertools import groupby
 
 import numpy as np
 
-from harken.audio.silero import CHUNK_SAMPLES, Float32, SileroDetector
+from harken.audio.mel import Float32
+from harken.audio.silero import CHUNK_SAMPLES, SileroDetector
 from harken.errors import HarkenError, OptionError
 from harken.option_types import check, contradiction, option
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_S
