@@ -6,6 +6,7 @@ a window are mel frames from its start; positions in the recording are mel frame
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -208,6 +209,8 @@ class SpeechSegmenter:
     ----------
     regions : list of (int, int)
         Mel frames of the speech that is certain so far.
+    probabilities : array of float
+        Of speech so far, one for every 512 samples.
     peak : float
         Largest magnitude of the samples so far: tells quiet sound from digital silence where there is no speech.
     """
@@ -230,10 +233,9 @@ class SpeechSegmenter:
             )
         )
         self._word_regions: list[SpeechRegion] = []
-        self._probabilities = np.empty(1024, np.float32)
-        self._n_chunks = 0
         self._n_samples = 0
         self.regions: list[SpeechRegion] = []
+        self.probabilities = array("f")
         self.peak = 0.0
 
     def blocks(self) -> Iterator[Floats]:
@@ -279,11 +281,6 @@ class SpeechSegmenter:
                 yield ()
             yield from packer.flush()
 
-    @property
-    def probabilities(self) -> Floats:
-        """Probabilities of speech so far, one for every 512 samples."""
-        return self._probabilities[: self._n_chunks]
-
     def word_regions(self, start: int, end: int) -> list[SpeechRegion]:
         """Return the speech near a stretch that has been read, without the silences between words."""
         first = bisect_left(self._word_regions, start, key=lambda region: region[1])
@@ -299,11 +296,7 @@ class SpeechSegmenter:
         self._word_regions += self._word_vad.flush(self._n_samples // HOP_SAMPLES)
 
     def _add_probabilities(self, probabilities: Floats) -> None:
-        n_chunks = self._n_chunks + len(probabilities)
-        while n_chunks > len(self._probabilities):
-            self._probabilities = np.concatenate([self._probabilities, np.empty_like(self._probabilities)])
-        self._probabilities[self._n_chunks : n_chunks] = probabilities
-        self._n_chunks = n_chunks
         values = probabilities.tolist()
+        self.probabilities.extend(values)
         self.regions += self._vad.feed(values)
         self._word_regions += self._word_vad.feed(values)
