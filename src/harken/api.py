@@ -163,7 +163,7 @@ def load(
         check_model_name(assistant)  # a mistyped name is known before the model is downloaded, or loaded
     stock = open_checkpoint(resolve_model(model, revision=revision, download=download))
     checkpoint = with_adapters(stock, adapter)
-    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    tokenizer = checkpoint.vocabulary.tokenizer(checkpoint.dims.n_vocab)
     # Opened first: loading the model takes longer.
     drafter = engines.open_assistant(assistant, stock, tokenizer, model_name=str(model), download=download)
     loaded = engines.make_backend(checkpoint)
