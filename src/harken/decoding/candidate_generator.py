@@ -43,7 +43,7 @@ class Draft:
         Measured ratio of accepted tokens to those that the generator expected to be accepted in this row.
     draft_threshold : float
         Probability that all tokens so far are accepted, below which one more token is not worth a step of the
-        generator.
+        generator; at least `verify_threshold`.
     verify_threshold : float
         Probability that a drafted token and all before it are accepted, below which it is not worth verifying.
 
@@ -71,11 +71,6 @@ class Draft:
     def text(self) -> list[int]:
         """Tokens of the row, the drafted ones included."""
         return [*self.prefix, *self.tokens]
-
-    @property
-    def least_prob(self) -> float:
-        """Probability that all tokens are accepted, below which no further one is worth a step."""
-        return max(self.draft_threshold, self.verify_threshold)
 
     def add(self, token: int, confidence: float) -> bool:
         """Add a token if it is worth verifying, and return whether it is."""
@@ -339,7 +334,7 @@ class AssistedCandidateGenerator(CandidateGenerator):
     def _is_worth_a_step(self, draft: Draft) -> bool:
         """Return whether one more token of a draft is worth a step."""
         return (
-            draft.joint_prob > draft.least_prob
+            draft.joint_prob > draft.draft_threshold
             and draft.tokens[-1] != self._logit_rules.eot
             and len(draft.tokens) < draft.max_tokens
         )
@@ -353,7 +348,7 @@ class AssistedCandidateGenerator(CandidateGenerator):
             left=left,
             unread=unread,
             calibration=draft.calibration,
-            least_prob=draft.least_prob / draft.joint_prob,
+            least_prob=draft.draft_threshold / draft.joint_prob,
         )
         ids, logprobs = session.pick_best(rules, [picked], left)
         self.forwards += len(ids)
