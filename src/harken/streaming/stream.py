@@ -20,13 +20,7 @@ from harken.streaming.config import StreamingConfig, StreamOptions, config_in_no
 from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
 from harken.streaming.latency import LatencyPlan
 from harken.streaming.load_shedding import LOAD_LEVELS, LoadMonitor, apply_load_level, highest_level
-from harken.streaming.speech import (
-    Endpointer,
-    SnrEstimator,
-    UtteranceEnd,
-    UtteranceStart,
-    is_noisy,
-)
+from harken.streaming.speech import Endpoint, Endpointer, SnrEstimator, is_noisy
 from harken.streaming.utterance import ActiveUtterance, TimedToken
 from harken.streaming.utterance_audio import (
     FINAL_SILENCE_FRAMES,
@@ -178,18 +172,18 @@ class Stream:
         self._silence_start_frame = self._endpointer.silence_start_frame
         yield from self._handle(self._endpointer.end(self._samples.end // HOP_SAMPLES, reason))
 
-    def _handle(self, endpoints: Sequence[UtteranceStart | UtteranceEnd]) -> RequestGenerator:
+    def _handle(self, endpoints: Sequence[Endpoint]) -> RequestGenerator:
         for endpoint in endpoints:
-            if isinstance(endpoint, UtteranceEnd):
+            if endpoint.reason:
                 yield from self._end_utterance(endpoint)
             else:
-                self._begin_utterance(endpoint)
+                self._begin_utterance(endpoint.frame)
 
-    def _begin_utterance(self, utterance_start: UtteranceStart) -> None:
-        self._utterance = self._following or self._new_utterance(utterance_start.frame)
+    def _begin_utterance(self, start_frame: int) -> None:
+        self._utterance = self._following or self._new_utterance(start_frame)
         self._following = None
         self._shown_text, self._shown_tokens = ("", ""), len(self._utterance.committed)
-        self._emit(SpeechStarted, utterance_start.frame / FRAMES_PER_SECOND)
+        self._emit(SpeechStarted, start_frame / FRAMES_PER_SECOND)
 
     def _new_utterance(self, start_frame: int) -> ActiveUtterance:
         backend = self._worker.backend
@@ -219,7 +213,7 @@ class Stream:
                 self._emit_interim(utterance, response.compute_s)
             self._record_load(response.compute_s)
 
-    def _end_utterance(self, utterance_end: UtteranceEnd) -> RequestGenerator:
+    def _end_utterance(self, utterance_end: Endpoint) -> RequestGenerator:
         """Emit the final segments of the current utterance, and its end."""
         utterance, self._utterance = self._utterance, None
         assert utterance, "an utterance that ends has begun"
@@ -252,7 +246,7 @@ class Stream:
         self._emit(SpeechEnded, utterance_end.frame / FRAMES_PER_SECOND, compute_s, reason=utterance_end.reason)
         self._record_load(compute_s)
 
-    def _final_request(self, utterance: ActiveUtterance, utterance_end: UtteranceEnd) -> FinalRequest | None:
+    def _final_request(self, utterance: ActiveUtterance, utterance_end: Endpoint) -> FinalRequest | None:
         """Return the request for an exact final; None if it waits for the next part of the turn."""
         is_first = self._turn_frame is None
         first_frame = utterance.audio.start_frame if self._turn_frame is None else self._turn_frame

@@ -15,13 +15,11 @@ from typing import Protocol
 
 import numpy as np
 
-from harken.audio.vad import RegionTracker, SpeechDetector, SpeechRegion, VadOptions
+from harken.audio.vad import FrameSpan, RegionTracker, SpeechDetector, VadOptions
 from harken.contract import Floats
 from harken.transcribe.mel_windows import MelWindows
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, WINDOW_FRAMES
 
-FrameSpan = tuple[int, int]
-"""First mel frame, and the one behind the last."""
 FrameSpans = tuple[FrameSpan, ...]
 """In order of time, without overlap."""
 ClipRange = tuple[int, int | None]
@@ -232,9 +230,9 @@ class SpeechSegmenter:
                 min_speech_s=options.min_speech_s,
             )
         )
-        self._word_regions: list[SpeechRegion] = []
+        self._word_regions: list[FrameSpan] = []
         self._n_samples = 0
-        self.regions: list[SpeechRegion] = []
+        self.regions: list[FrameSpan] = []
         self.probabilities = array("f")
         self.peak = 0.0
 
@@ -281,7 +279,7 @@ class SpeechSegmenter:
                 yield ()
             yield from packer.flush()
 
-    def word_regions(self, start: int, end: int) -> list[SpeechRegion]:
+    def word_regions(self, start: int, end: int) -> list[FrameSpan]:
         """Return the speech near a stretch that has been read, without the silences between words."""
         first = bisect_left(self._word_regions, start, key=lambda region: region[1])
         last = bisect_right(self._word_regions, end, key=lambda region: region[0])
