@@ -342,7 +342,7 @@ def generate(
         )
         picked = pick(logits, positions, drafted and draft_session is not None)
         ids, logprobs = picked.ids.tolist(), picked.logprobs.tolist()
-        lengths_before = [len(rows[row].tokens) for row in active]
+        lengths_before = {row: len(rows[row].tokens) for row in active}
         start = 0
         for i, row in enumerate(active):
             end = start + len(rows[row].draft) + 1
@@ -350,12 +350,10 @@ def generate(
             rows[row].accept(ids[start:end], logprobs[start:end], attention)
             start = end
         if observe is not None:
-            for row, length in zip(active, lengths_before, strict=True):
+            for row, length in lengths_before.items():
                 _report_steps(row, rows[row], length, observe)
         if draft_session is not None:
-            new_tokens = {
-                row: rows[row].tokens[length:] for row, length in zip(active, lengths_before, strict=True)
-            }
+            new_tokens = {row: rows[row].tokens[length:] for row, length in lengths_before.items()}
             # Of the tokens that were accepted; a row without a draft was read in the same pass as the others.
             margins = [
                 margin
