@@ -71,8 +71,10 @@ class StreamState:
 
     Attributes
     ----------
-    final_positions, positions : int
+    final_positions : int
         As in `harken.contract.StreamingEncoderState`.
+    positions : int
+        With those of the look-ahead.
     """
 
     def __init__(self, n_mels: int) -> None:

@@ -133,10 +133,6 @@ class OnnxSession:
         self._kv_cache = self._allocate_cache(INITIAL_SLOTS)
         self._run_graph: Graph | None = None
 
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(map(len, self._row_slots))
-
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
         rows_by_window: list[list[int]] = [[] for _ in self._windows]
         for row, window in enumerate(self._cache_windows):
