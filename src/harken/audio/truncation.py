@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from harken.audio.ffmpeg_input import FFmpegInput
 
@@ -141,46 +140,32 @@ def _mp3_length(file: FFmpegInput) -> tuple[int | None, float]:
         start += 10 * bool(tag[5] & 0x10)  # a footer
     head = file.read_at(start, _MP3_SEARCH_BYTES)
     for at in range(len(head) - 3):
-        if head[at] == 0xFF and (frame := _Mp3Frame.parse(head[at : at + 4])):
-            n_frames, n_bytes = frame.counts(head[at:])
-            if not n_frames:
-                break
-            return start + at + n_bytes if n_bytes else None, n_frames * frame.samples / frame.rate_hz
+        if head[at] == 0xFF and (announced := _announced(head[at:])):
+            n_bytes, duration_s = announced
+            return start + at + n_bytes if n_bytes else None, duration_s
     return None, 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Mp3Frame:
-    """The header of a frame of MPEG audio, layer III."""
+def _announced(frame: bytes) -> tuple[int, float] | None:
+    """Return the bytes and seconds that a first frame of MPEG audio, layer III, announces; None if it is no frame.
 
-    samples: int
-    rate_hz: int
-    side_bytes: int
-
-    @classmethod
-    def parse(cls, header: bytes) -> _Mp3Frame | None:
-        """Return the frame with a header of 4 bytes, None if it is none."""
-        (bits,) = struct.unpack(">I", header)
-        version, layer, rate, mono = bits >> 19 & 3, bits >> 17 & 3, bits >> 10 & 3, bits >> 6 & 3 == 3
-        if bits >> 21 != 0x7FF or version == 1 or layer != 1 or rate == 3:
-            return None
-        rate_hz = (44_100, 48_000, 32_000)[rate] >> {3: 0, 2: 1, 0: 2}[version]
-        mpeg1 = version == 3
-        side_bytes = (17 if mono else 32) if mpeg1 else (9 if mono else 17)
-        return cls(samples=1152 if mpeg1 else 576, rate_hz=rate_hz, side_bytes=side_bytes)
-
-    def counts(self, frame: bytes) -> tuple[int, int]:
-        """Return how many frames and bytes this first frame announces, 0 if it does not say."""
-        if frame[36:40] == b"VBRI" and len(frame) >= 54:
-            n_bytes, n_frames = struct.unpack_from(">II", frame, 46)
-            return n_frames, n_bytes
-        tag = 4 + self.side_bytes
-        if frame[tag : tag + 4] not in (b"Xing", b"Info") or len(frame) < tag + 16:
-            return 0, 0
+    They are 0 if it does not say.
+    """
+    (bits,) = struct.unpack_from(">I", frame)
+    version, layer, rate, mono = bits >> 19 & 3, bits >> 17 & 3, bits >> 10 & 3, bits >> 6 & 3 == 3
+    if bits >> 21 != 0x7FF or version == 1 or layer != 1 or rate == 3:
+        return None
+    rate_hz = (44_100, 48_000, 32_000)[rate] >> {3: 0, 2: 1, 0: 2}[version]
+    mpeg1 = version == 3
+    tag = 4 + ((17 if mono else 32) if mpeg1 else (9 if mono else 17))
+    n_frames = n_bytes = 0
+    if frame[36:40] == b"VBRI" and len(frame) >= 54:
+        n_bytes, n_frames = struct.unpack_from(">II", frame, 46)
+    elif frame[tag : tag + 4] in (b"Xing", b"Info") and len(frame) >= tag + 16:
         flags, first, second = struct.unpack_from(">III", frame, tag + 4)
         n_frames = first if flags & 1 else 0
         n_bytes = (second if flags & 1 else first) if flags & 2 else 0
-        return n_frames, n_bytes
+    return n_bytes, n_frames * (1152 if mpeg1 else 576) / rate_hz
 
 
 def _ends_within_ogg_page(file: FFmpegInput, size: int) -> bool:
