@@ -630,7 +630,7 @@ class Recognizer:
         if clock and not plan.level:  # else measured again by the next session: the machine may be free by then
             self._costs[count] = cost
         begin_diarization = partial(diarizer.begin_live, speaker_delay) if diarizer else None
-        return LiveSessions(ModelWorker(window_decoder, clock), stream_options, plan, begin_diarization)
+        return LiveSessions(ModelWorker(window_decoder), stream_options, plan, begin_diarization)
 
     def resolve_options(
         self, options: TranscribeOptions | None = None, /, **keywords: Unpack[TranscribeKeywords]
