@@ -332,15 +332,13 @@ def _open_source(source: Any, stack: ExitStack) -> tuple[str, IO[bytes]]:
 
 
 def _open_path(path: str) -> IO[bytes]:
+    if os.path.isdir(path):
+        raise AudioError(f"{on_one_line(path)}: is a directory; {ALLOWED_SOURCES}")
     try:
-        if os.path.isdir(path):
-            raise AudioError(f"{on_one_line(path)}: is a directory; {ALLOWED_SOURCES}")
         return open(path, "rb", buffering=0)
     except FileNotFoundError:
         hint = "; a URL is not read: download it first" if "://" in path else ""
         raise AudioNotFound(f"{on_one_line(path)}: no such file{hint}") from None
-    except AudioError:
-        raise
     except (OSError, ValueError) as error:
         raise AudioError(f"{on_one_line(path)}: cannot be read: {_reason(error)}") from error
 
