@@ -19,7 +19,13 @@ from harken.results import Segment
 from harken.streaming.config import StreamingConfig, StreamOptions, config_in_noise
 from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
 from harken.streaming.latency import LatencyPlan
-from harken.streaming.load_shedding import LOAD_LEVELS, LoadMonitor, apply_load_level, highest_level
+from harken.streaming.load_shedding import (
+    LOAD_LEVELS,
+    NO_EXACT_FINALS,
+    LoadMonitor,
+    apply_load_level,
+    highest_level,
+)
 from harken.streaming.speech import Endpoint, Endpointer, SnrEstimator, is_noisy
 from harken.streaming.utterance import ActiveUtterance, TimedToken
 from harken.streaming.utterance_audio import (
@@ -217,7 +223,7 @@ class Stream:
         """Emit the final segments of the current utterance, and its end."""
         utterance, self._utterance = self._utterance, None
         assert utterance, "an utterance that ends has begun"
-        exact = self._options.finals != "streamed" and LOAD_LEVELS[self._load_monitor.level].exact_finals
+        exact = self._options.finals != "streamed" and self._load_monitor.level < NO_EXACT_FINALS
         exact |= self._turn_frame is not None  # the final of its first part has waited
         response = ModelResponse()
         if exact:
@@ -368,7 +374,7 @@ class Stream:
     def _record_load(self, compute_s: float = 0.0) -> None:
         monitor = self._load_monitor
         if monitor.record(self._now_sample / SAMPLE_RATE, compute_s):
-            self._emit_load(level=monitor.level, lag_s=monitor.lag_s, detail=LOAD_LEVELS[monitor.level].detail)
+            self._emit_load(level=monitor.level, lag_s=monitor.lag_s, detail=LOAD_LEVELS[monitor.level])
 
     def _emit_load(self, **fields: Any) -> None:
         self._emit(LoadChanged, self._now_sample / SAMPLE_RATE, **fields)
