@@ -105,7 +105,7 @@ def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) ->
     if os.path.exists(file) and not os.path.isfile(file):
         raise CheckpointError(f"{file}: is a device, a pipe or a folder; {_ALLOWED_FORMATS}")
     checkpoint = _reader_of(file)(file)
-    if not (checkpoint.has_encoder or assistant):
+    if not (checkpoint.dims.has_encoder or assistant):
         raise CheckpointError(
             f"{file}: has no encoder: give it as assistant of the model that it was made from"
         )

@@ -273,11 +273,6 @@ class Checkpoint:
         """Cross-attention heads for word timestamps, with those that attend to the bounds of words if there are any."""
         return KeptHeads.of(self.dims, self.alignment_heads, word_heads(self.dims))
 
-    @property
-    def has_encoder(self) -> bool:
-        """True for a whole model, False for a decoder without an encoder."""
-        return self.dims.has_encoder
-
 
 def assemble(
     path: Path,
@@ -366,7 +361,7 @@ def encoder_digest(checkpoint: Checkpoint) -> str:
     CheckpointError
         If the checkpoint has no encoder, or its file cannot be read any more.
     """
-    if not checkpoint.has_encoder:
+    if not checkpoint.dims.has_encoder:
         raise CheckpointError(f"{checkpoint.path}: has no encoder")
 
     def hash_encoder() -> str:
@@ -392,7 +387,7 @@ def shares_encoder(assistant: Checkpoint, model: Checkpoint) -> bool:
     CheckpointError
         If the assistant has no encoder and was made for another one.
     """
-    if not assistant.has_encoder:
+    if not assistant.dims.has_encoder:
         _check_encoder_matches(assistant, model)
         return True
     have_one_size = _encoder_dims(assistant) == _encoder_dims(model)

@@ -94,7 +94,7 @@ def _needs(checkpoint: Checkpoint) -> str:
     """Return what has to be there to use a model."""
     from harken.backends.native.backend import fits
 
-    if not checkpoint.has_encoder:
+    if not checkpoint.dims.has_encoder:
         return "the model that it was made from, whose assistant it is"
     if checkpoint.format == "onnx" or not fits(checkpoint.dims):
         return "the extra onnx"
