@@ -243,7 +243,7 @@ def shared_views(source: FileSource) -> Iterator[FileSource]:
     AudioNotFound, AudioError
         If it is a pipe, which is read to its end, and that fails.
     """
-    if source != "-" and isinstance(source, str | os.PathLike) and not _is_pipe(source):
+    if isinstance(source, str | os.PathLike) and not is_pipe(source):
         yield from repeat(source)
     with ExitStack() as stack:
         name, file = _open_source(source, stack)
@@ -290,9 +290,12 @@ class _View(io.RawIOBase):
         return True
 
 
-def _is_pipe(path: str | os.PathLike[str]) -> bool:
+def is_pipe(source: str | os.PathLike[str]) -> bool:
+    """Return whether a path, or ``-`` for standard input, can be read only once."""
+    if source == "-":
+        return True
     try:
-        return stat.S_ISFIFO(os.stat(path).st_mode)
+        return stat.S_ISFIFO(os.stat(source).st_mode)
     except (OSError, ValueError):  # opening it tells what is wrong
         return False
 
