@@ -142,8 +142,8 @@ class PromptLookup(CandidateGenerator):
     ----------
     source_tokens : list of sequence of int
         Earlier text, one a row, which is searched as well.
-    allows : callable
-        Whether a token may follow a prefix (`LogitRules.allows`); one that may not ends the draft before it.
+    logit_rules : LogitRules
+        A token that they do not allow ends the draft before it.
     counter : AcceptanceCounter
     """
 
@@ -153,18 +153,18 @@ class PromptLookup(CandidateGenerator):
     def __init__(
         self,
         source_tokens: Sequence[Sequence[int]],
-        allows: Callable[[Sequence[int], int], bool],
+        logit_rules: LogitRules,
         counter: AcceptanceCounter,
     ) -> None:
         super().__init__(counter)
-        self._source_tokens, self._allows = source_tokens, allows
+        self._source_tokens, self._logit_rules = source_tokens, logit_rules
 
     def propose(self, drafts: Sequence[Draft]) -> None:
         """Extend each draft as far as it is worth verifying."""
         for draft in drafts:
             continuation = self._continuation(self._source_tokens[draft.row], draft.prefix)
             for token in continuation[: draft.max_tokens]:
-                if not (self._allows(draft.text, token) and draft.add(token, self.confidence)):
+                if not (self._logit_rules.allows(draft.text, token) and draft.add(token, self.confidence)):
                     break
 
     def _continuation(self, source: Sequence[int], prefix: Sequence[int]) -> Sequence[int]:
@@ -184,26 +184,14 @@ class HypothesisLookup(PromptLookup):
     ----------
     source_tokens : list of sequence of int
         The hypothesis of each row. One without any timestamps, such as that of a stream, is matched by its text alone.
-    allows, counter
+    logit_rules, counter
         As for `PromptLookup`.
-    timestamp_begin : int
-        Ids from here on are timestamps.
     """
 
     confidence = 0.9
 
-    def __init__(
-        self,
-        source_tokens: Sequence[Sequence[int]],
-        allows: Callable[[Sequence[int], int], bool],
-        counter: AcceptanceCounter,
-        timestamp_begin: int,
-    ) -> None:
-        super().__init__(source_tokens, allows, counter)
-        self._timestamp_begin = timestamp_begin
-
     def _continuation(self, source: Sequence[int], prefix: Sequence[int]) -> Sequence[int]:
-        begin = self._timestamp_begin
+        begin = self._logit_rules.timestamp_begin
         has_timestamps = any(token >= begin for token in source)
         if not (prefix or has_timestamps):
             return (begin, *source)  # most windows begin with speech
