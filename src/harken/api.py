@@ -163,7 +163,7 @@ def load(
         check_model_name(assistant)  # a mistyped name is known before the model is downloaded, or loaded
     stock = open_checkpoint(resolve_model(model, revision=revision, download=download))
     checkpoint = with_adapters(stock, adapter)
-    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    tokenizer = checkpoint.vocabulary.tokenizer(checkpoint.dims.n_vocab)
     # Opened first: loading the model takes longer.
     drafter = engines.open_assistant(assistant, stock, tokenizer, model_name=str(model), download=download)
     loaded = engines.make_backend(checkpoint)
@@ -631,7 +631,7 @@ class Recognizer:
         if clock and not plan.level:  # else measured again by the next session: the machine may be free by then
             self._costs[count] = cost
         begin_diarization = partial(diarizer.begin_live, speaker_delay) if diarizer else None
-        return LiveSessions(ModelWorker(window_decoder, clock), stream_options, plan, begin_diarization)
+        return LiveSessions(ModelWorker(window_decoder), stream_options, plan, begin_diarization)
 
     def resolve_options(
         self, options: TranscribeOptions | None = None, /, **keywords: Unpack[TranscribeKeywords]

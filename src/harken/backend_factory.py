@@ -282,11 +282,11 @@ def _check_assistant_matches(
 ) -> None:
     """Refuse an assistant that cannot draft for a model: of another vocabulary, log-mel or context."""
     actual, expected = checkpoint.dims.n_vocab, model.dims.n_vocab
-    if not tokenizer.has_same_vocabulary(Tokenizer.from_source(checkpoint.vocabulary, actual)):
+    if not tokenizer.has_same_vocabulary(checkpoint.vocabulary.tokenizer(actual)):
         note = ", but not the same" if actual == expected else ""
         allowed = f"a model with the {expected} tokens of {model_name}; {assistant} has {actual}{note}"
         raise OptionError("assistant", assistant, allowed)
-    encoder_fields = ("n_mels", "n_audio_ctx") if checkpoint.has_encoder else ("n_audio_ctx",)
+    encoder_fields = ("n_mels", "n_audio_ctx") if checkpoint.dims.has_encoder else ("n_audio_ctx",)
     for field in (*encoder_fields, "n_text_ctx"):
         actual, expected = getattr(checkpoint.dims, field), getattr(model.dims, field)
         if actual != expected:

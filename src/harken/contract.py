@@ -101,11 +101,6 @@ class StreamingEncoderState(Protocol):
         """Number of positions that are final."""
         ...
 
-    @property
-    def positions(self) -> int:
-        """Number of positions, including those of the look-ahead."""
-        ...
-
 
 class Logits(Protocol):
     """Logits at P positions, row after row; they stay on the device of their backend.
@@ -186,11 +181,6 @@ class PickedSoFar:
 
 class Session(Protocol):
     """Decoding state of some rows over some windows."""
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """Number of tokens that each row has read."""
-        ...
 
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> Logits:
         """Append tokens to every row and return the logits at the last `last_n` of them.

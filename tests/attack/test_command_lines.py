@@ -33,7 +33,6 @@ from harken.backend_factory import AUTO, NGRAM, BackendFactory
 from harken.checkpoints import open_checkpoint, resolve_model, with_adapters
 from harken.cli.root import COMMANDS, harken
 from harken.errors import BackendUnavailable
-from harken.text import Tokenizer
 from processes import error_faults, files_of, speech
 from tiny_models import TOKENIZER
 from training_data import write_model
@@ -255,7 +254,7 @@ def fake_load(model="tiny.en", **given):
         raise BackendUnavailable("PyTorch is not tried here")
     if model != "tiny.en":
         checkpoint = open_checkpoint(resolve_model(model, revision=revision, download=download))
-        Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+        checkpoint.vocabulary.tokenizer(checkpoint.dims.n_vocab)
     if adapter is not None:
         with_adapters(open_checkpoint("model"), adapter)
     if assistant not in (None, AUTO, NGRAM):

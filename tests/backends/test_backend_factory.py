@@ -19,7 +19,6 @@ from harken.backends.native import NativeBackend
 from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.decoding.speculation import DraftContext
 from harken.errors import BackendUnavailable, CheckpointError, CheckpointNotFound, OptionError
-from harken.text import Tokenizer
 from harken.text.vocabulary import bytes_to_unicode
 from real_models import model_path
 from tiny_models import TOKENIZER, StoredWeights
@@ -66,7 +65,7 @@ def models(tmp_path_factory):
 
 def make_speculative_decoder(assistant, model, factory=FACTORY):
     checkpoint = open_checkpoint(model)
-    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    tokenizer = checkpoint.vocabulary.tokenizer(checkpoint.dims.n_vocab)
     opened = factory.open_assistant(assistant, checkpoint, tokenizer, model_name="the model", download=False)
     return factory.make_speculative_decoder(opened, checkpoint, clock=float)
 

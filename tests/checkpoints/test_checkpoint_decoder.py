@@ -35,7 +35,7 @@ def write_model(path, weights=WEIGHTS):
 def test_decoder_without_encoder_opens(tmp_path, torch, shards):
     files.write_huggingface(tmp_path, files.TINY, DECODER, shards=shards, torch=torch)
     checkpoint = open_checkpoint(tmp_path, assistant=True)
-    assert not checkpoint.has_encoder
+    assert not checkpoint.dims.has_encoder
     assert checkpoint.dims == files.TINY.without_encoder()
     assert set(checkpoint.weights) == set(DECODER)
     assert checkpoint.encoder_sha256 is checkpoint.draft_vocabulary is None
@@ -53,7 +53,7 @@ def test_configuration_of_a_decoder_is_read(tmp_path):
     assert checkpoint.draft_vocabulary.tolist() == [0, 3, 95]
     assert not open_checkpoint(
         files.write_openai(tmp_path / "m.pt", files.TINY, DECODER), assistant=True
-    ).has_encoder
+    ).dims.has_encoder
 
 
 def test_decoder_as_main_model_or_without_the_dimensions_of_its_encoder_is_refused(tmp_path):

@@ -40,7 +40,7 @@ def test_published_models_open(name):
     assert dims.n_audio_layer == dims.n_text_layer == layers
     assert checkpoint.alignment_heads is not None
     assert checkpoint.alignment_heads[0] == alignment_head
-    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, n_vocab)
+    tokenizer = checkpoint.vocabulary.tokenizer(n_vocab)
     standard = Tokenizer.builtin(n_vocab)
     text = " And so, my fellow Americans: ask not what your country can do for you — Übergröße, 大丈夫。"
     assert tokenizer.encode(text) == standard.encode(text)

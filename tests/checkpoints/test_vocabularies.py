@@ -56,7 +56,7 @@ def declare(checkpoint, **entries):
 
 
 def tokenizer_of(checkpoint):
-    return Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    return checkpoint.vocabulary.tokenizer(checkpoint.dims.n_vocab)
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "vocab.json", "vocabulary.json"])

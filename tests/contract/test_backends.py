@@ -171,6 +171,4 @@ def test_session_that_is_used_in_every_way_is_that_of_the_reference(other_backen
     session.extend([[1], [2, 3, 4], [], [5]], 3)
     session.rewind([3, 2, 1, 2])
     session.extend([[6], [7], [8], [9, 10]])
-    assert session.lengths == (4, 3, 2, 4)
-    for row in range(4):
-        session.attention(row)
+    assert [session.attention(row).shape[1] for row in range(4)] == [4, 3, 2, 4]

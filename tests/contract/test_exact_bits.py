@@ -54,7 +54,7 @@ def read(session, tokens, last_n=1):
 def step_by_step(session, copies, text):
     """Return the logits after the prompt and after each token, one step each; rows begin as copies of the session's."""
     row, *tokens = text
-    steps = [read(session, [PROMPT if source == copies[row] else () for source in range(len(session.lengths))])]
+    steps = [read(session, [PROMPT if source == copies[row] else () for source in range(max(copies) + 1)])]
     session.reorder(copies)
     steps += [
         read(session, [[token] if other == row else [] for other in range(len(copies))]) for token in tokens
@@ -68,7 +68,7 @@ def read_in_any_way(session, copies, random, n_steps, *, beam):
     Rows are dropped, forget some tokens as if they were rejected drafts, and read none, one or several at once. Those
     of a beam go on from copies of one another.
     """
-    first = read(session, [PROMPT] * len(session.lengths))
+    first = read(session, [PROMPT] * (max(copies) + 1))
     session.reorder(copies)
     texts = [(row,) for row in range(len(copies))]
     seen = defaultdict(list, {text: [first[source]] for text, source in zip(texts, copies, strict=True)})
@@ -79,8 +79,8 @@ def read_in_any_way(session, copies, random, n_steps, *, beam):
         session.rewind([len(PROMPT) + len(text) - 1 for text in texts])
         counts = [random.choice((0, 1, 1, 3, MOST_AT_ONCE)) for _ in texts]
         new = [
-            random.choices(range(256), k=min(count, CAPACITY - length))
-            for count, length in zip(counts, session.lengths, strict=True)
+            random.choices(range(256), k=min(count, CAPACITY - len(PROMPT) - len(text) + 1))
+            for count, text in zip(counts, texts, strict=True)
         ]
         logits = iter(read(session, new, CAPACITY))
         for row, tokens in enumerate(new):
@@ -245,7 +245,7 @@ def compute(precision, packed, features, threads):
     extend([PROMPT, draw_tokens(1, 20), draw_tokens(2, 3), PROMPT], 2)
     session.reorder([0, 1, 1, 2, 3])
     extend([draw_tokens(row, row) for row in range(5)], 4)
-    session.rewind([length - 1 for length in session.lengths])
+    session.rewind([length + row - 1 for row, length in enumerate((len(PROMPT), 20, 20, 3, len(PROMPT)))])
     extend([[row + 1] for row in range(5)])
     results += [session.attention(row) for row in range(5)]
     return results

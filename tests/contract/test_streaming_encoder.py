@@ -44,7 +44,7 @@ class Streams:
             backend.encode_chunk([states[stream] for stream in streams], mel, final_frames)
             np.testing.assert_array_equal(mel, chunks)
         for state, expected in zip(self.states, self._reference_states, strict=True):
-            assert (state.final_positions, state.positions) == (expected.final_positions, expected.positions)
+            assert state.final_positions == expected.final_positions
 
     def pair(self, streams):
         """Return both backends with the features of some streams."""
@@ -177,7 +177,6 @@ def test_features_do_not_change_with_later_chunks(backends):
     streams.encode([0], 12, 6)
     streams.encode([0], 12, 6)
     early.extend([PROMPT])
-    assert early.lengths == (len(PROMPT),)
 
 
 def test_decoder_without_encoder_reuses_the_output_of_streams(backends, tmp_path):

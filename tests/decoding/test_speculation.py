@@ -366,11 +366,7 @@ def drafted(generator, *prefixes, limit=4, **thresholds):
     return [tuple(draft.tokens) for draft in drafts]
 
 
-def anything_goes(prefix, token):
-    return True
-
-
-EARLIER, HYPOTHESIS = PromptLookup, partial(HypothesisLookup, timestamp_begin=1000)
+EARLIER, HYPOTHESIS = PromptLookup, HypothesisLookup
 
 
 @pytest.mark.parametrize(
@@ -407,7 +403,9 @@ def test_lookup_continues_as_the_source_does(lookup, source, prefix, expected):
     def tokens(text):
         return [ord(char) + 1000 * char.isdigit() for char in text]
 
-    generator = lookup([tokens(source), ()], anything_goes, AcceptanceCounter())
+    generator = lookup(
+        [tokens(source), ()], replace(unrestricted_rules(), timestamp_begin=1000), AcceptanceCounter()
+    )
     proposal, none = drafted(generator, tokens(prefix), tokens(prefix)[:3])
     assert "".join(chr(token % 1000) for token in proposal) == expected
     assert none in ((), (1000,))
@@ -418,7 +416,7 @@ def test_lookup_stops_at_a_banned_token_and_at_one_that_is_not_worth_verifying()
     stamp = TOKENIZER.timestamp_begin
     source = (stamp, 5, 6, 7, 8)
     sources = [source, (stamp, 5, TOKENIZER.sot, 6)]
-    lookup = HypothesisLookup(sources, rules.allows, AcceptanceCounter(), stamp)
+    lookup = HypothesisLookup(sources, rules, AcceptanceCounter())
     assert drafted(lookup, (), [stamp], limit=9) == [(stamp, 5, 6), (5,)]
     assert drafted(lookup, (), limit=9, verify_threshold=0.75) == [(stamp, 5)]
 

@@ -54,10 +54,6 @@ class FakeSession:
         self.read: list[list[tuple[int, ...]]] = []
 
     @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(len(tokens) for _, tokens in self.rows)
-
-    @property
     def logits(self) -> HostLogits:
         """Logits after the tokens of each row."""
         return HostLogits(np.array([self._next_logits(*row) for row in self.rows], np.float32))
@@ -269,8 +265,8 @@ class TranscriptSession(FakeSession):
 
     def attention(self, row: int) -> Floats:
         """Attend to the positions of the text; the row that gives its first token is the last one of the prompt."""
-        weights = np.full((1, self.lengths[row], WINDOW_POSITIONS), 1 / WINDOW_POSITIONS, np.float32)
-        attended = self.rows[row][0].attended[: max(0, self.lengths[row] - self._prompt_tokens + 1)]
+        weights = np.full((1, len(self.rows[row][1]), WINDOW_POSITIONS), 1 / WINDOW_POSITIONS, np.float32)
+        attended = self.rows[row][0].attended[: max(0, len(self.rows[row][1]) - self._prompt_tokens + 1)]
         first = self._prompt_tokens - 1
         weights[:, first : first + len(attended)] = np.eye(WINDOW_POSITIONS, dtype=np.float32)[list(attended)]
         return weights

@@ -120,10 +120,6 @@ class ToneEncoderState:
         self.tones: list[int] = []
         self.final_positions = 0
 
-    @property
-    def positions(self) -> int:
-        return len(self.tones)
-
 
 class ToneBackend(ScriptedBackend):
     """`harken.contract.Backend` that transcribes `ToneSpeech` in windows of at most so many positions.
@@ -166,7 +162,7 @@ class ToneBackend(ScriptedBackend):
         for state, window in zip(states, mel, strict=True):
             state.tones = state.tones[: state.final_positions] + _find_tones(window[:, :frames])
             state.final_positions += final_frames // FRAMES_PER_POSITION
-            assert state.positions <= self.dims.n_audio_ctx, "a stream is longer than the model's context"
+            assert len(state.tones) <= self.dims.n_audio_ctx, "a stream is longer than the model's context"
 
     def stream_features(self, states: Sequence[ToneEncoderState]) -> ToneFeatures:
         return ToneFeatures(tuple(self._transcribe(state.tones) for state in states))

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, VadOptions
-from harken.streaming.speech import Endpointer, SnrEstimator, UtteranceEnd, UtteranceStart, is_noisy
+from harken.streaming.speech import Endpoint, Endpointer, SnrEstimator, is_noisy
 from harken.streaming.stream import SampleBuffer
 
 # --- utterances ---------------------------------------------------------------------------------------------
@@ -36,23 +36,23 @@ def feed_runs(detector, *runs, sentence_ended=False):
 
 def test_shorter_pause_ends_a_sentence_and_no_sentence_ends_without_one():
     endpoints = feed_runs(endpointer(), (100, SILENCE), (50, SPEECH), (40, SILENCE), sentence_ended=True)
-    assert endpoints == [(104, UtteranceStart(304)), (160, UtteranceEnd(496, "sentence"))]
+    assert endpoints == [(104, Endpoint(304)), (160, Endpoint(496, "sentence"))]
     detector = endpointer()
     feed_runs(detector, (50, SPEECH), (15, SILENCE))
-    assert detector.feed(SILENCE, sentence_ended=True) == [UtteranceEnd(176, "sentence")]
+    assert detector.feed(SILENCE, sentence_ended=True) == [Endpoint(176, "sentence")]
     assert detector.utterance_start_frame is None
     detector = endpointer()
     endpoints = feed_runs(detector, (50, SPEECH), (9, SILENCE), (50, SPEECH), sentence_ended=True)
-    assert (endpoints, detector.utterance_start_frame) == ([(4, UtteranceStart(0))], 0)
+    assert (endpoints, detector.utterance_start_frame) == ([(4, Endpoint(0))], 0)
 
 
 def test_long_speech_is_split_at_its_longest_silence():
     detector = endpointer(max_utterance_frames=1000)
     endpoints = feed_runs(detector, (200, SPEECH), (9, SILENCE), (60, SPEECH), (3, SILENCE), (60, SPEECH))
-    assert endpoints == [(4, UtteranceStart(0)), (308, UtteranceEnd(654, "limit")), (308, UtteranceStart(654))]
-    assert [event.is_continued for _, event in endpoints if isinstance(event, UtteranceEnd)] == [True]
+    assert endpoints == [(4, Endpoint(0)), (308, Endpoint(654, "limit")), (308, Endpoint(654))]
+    assert [event.is_continued for _, event in endpoints if event.reason] == [True]
     assert detector.utterance_start_frame == detector.earliest_needed_frame == 654
-    assert not UtteranceEnd(1, "silence").is_continued
+    assert not Endpoint(1, "silence").is_continued
 
 
 def test_longer_utterances_need_shorter_pauses():
@@ -70,11 +70,11 @@ def test_longer_utterances_need_shorter_pauses():
 def test_flush_ends_the_utterance_and_the_next_one_starts_there():
     detector = endpointer()
     feed_runs(detector, (50, SPEECH))
-    assert detector.end(162, "flush") == [UtteranceEnd(162, "flush")]
+    assert detector.end(162, "flush") == [Endpoint(162, "flush")]
     assert detector.end(162, "flush") == []
     assert (detector.utterance_start_frame, detector.earliest_needed_frame) == (None, 162)
-    assert feed_runs(detector, (10, SPEECH)) == [(4, UtteranceStart(162))]
-    assert detector.end(193, "close") == [UtteranceEnd(193, "close")]
+    assert feed_runs(detector, (10, SPEECH)) == [(4, Endpoint(162))]
+    assert detector.end(193, "close") == [Endpoint(193, "close")]
 
 
 levels = st.sampled_from([0.0, 0.1, 0.4, 0.6, 1.0])
@@ -116,11 +116,11 @@ def test_utterances_are_ordered_bounded_and_cover_all_speech(runs, vad, pauses_s
         assert all(needed <= event.frame <= frames for event in endpoints)
         assert needed <= detector.earliest_needed_frame <= frames
         endpoints_so_far += endpoints
-        inside = bool(endpoints_so_far) and isinstance(endpoints_so_far[-1], UtteranceStart)
+        inside = bool(endpoints_so_far) and not endpoints_so_far[-1].reason
         assert detector.utterance_start_frame == (endpoints_so_far[-1].frame if inside else None)
     endpoints_so_far += detector.end(len(chunks) * CHUNK_SAMPLES // 160, "close")
-    kinds = [UtteranceStart, UtteranceEnd] * (len(endpoints_so_far) // 2)
-    assert [type(event) for event in endpoints_so_far] == kinds
+    ends = [event.reason is not None for event in endpoints_so_far]
+    assert ends == [False, True] * (len(endpoints_so_far) // 2)
     frames = [event.frame for event in endpoints_so_far]
     assert frames == sorted(frames)
     spans = list(zip(frames[::2], frames[1::2], strict=True))

@@ -35,7 +35,6 @@ class FakeEncoder:
     """`harken.contract.StreamingEncoderState` that only counts its positions."""
 
     final_positions: int = 0
-    positions: int = 0
 
 
 class AudioFeeder:

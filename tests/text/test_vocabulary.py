@@ -1,14 +1,14 @@
 """Tests of vocabulary files: all kinds are read, and damaged ones rejected."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from harken.checkpoints import Vocabulary
 from harken.errors import CheckpointError, CheckpointNotFound
 from harken.text import Tokenizer
-from harken.text.vocabulary import NO_CONFIG, GenerationConfig, bytes_to_unicode
+from harken.text.vocabulary import bytes_to_unicode
 
 N_VOCAB = 1509 + 259 + 2
 TOKENS = [*(bytes([byte]) for byte in range(256)), b"he", b"hello", b""]
@@ -25,20 +25,11 @@ CONTENTS = {
 }
 
 
-@dataclass(frozen=True)
-class Source:
-    tokens: tuple[bytes, ...] = ()
-    path: Path | None = None
-    arrangement: None = None
-    config: GenerationConfig = NO_CONFIG
-    model: Path = Path("model.bin")
-
-
 @pytest.mark.parametrize("name", CONTENTS)
 def test_every_kind_of_file_gives_the_same_tokenizer(tmp_path, name):
     for line_end in ("\n", "\r\n"):
         (tmp_path / name).write_text(CONTENTS[name], encoding="utf-8", newline=line_end)
-        tokenizer = Tokenizer.from_source(Source(path=tmp_path / name), N_VOCAB)
+        tokenizer = Vocabulary(path=tmp_path / name).tokenizer(N_VOCAB)
         assert tokenizer.eot == 259
         assert [tokenizer.decode_bytes([i]) for i in range(259)] == TOKENS
         assert tokenizer.encode("hello hell") == [257, 32, 256, 108, 108]
@@ -46,11 +37,11 @@ def test_every_kind_of_file_gives_the_same_tokenizer(tmp_path, name):
 
 def test_ggml_tokens_may_include_end_of_text_and_a_checkpoint_without_tokens_has_the_builtin_ones():
     for tokens in (TOKENS, [*TOKENS, b"<|endoftext|>"]):
-        tokenizer = Tokenizer.from_source(Source(tokens=tuple(tokens)), N_VOCAB)
+        tokenizer = Vocabulary(tokens=tuple(tokens)).tokenizer(N_VOCAB)
         assert tokenizer.eot == 259
         assert tokenizer.encode("hello") == [257]
-    assert Tokenizer.from_source(Source(), 51864).decode([15496]) == "Hello"
-    assert Tokenizer.from_source(Source(), 51866).multilingual
+    assert Vocabulary().tokenizer(51864).decode([15496]) == "Hello"
+    assert Vocabulary().tokenizer(51866).multilingual
 
 
 DAMAGED = {
@@ -104,7 +95,7 @@ def test_file_that_does_not_fit_or_cannot_be_read_is_rejected_by_name(tmp_path):
     with pytest.raises(CheckpointError, match=r"vocabulary\.txt: .* n_vocab=51864"):
         Tokenizer.from_file(path, 51864)
     with pytest.raises(CheckpointError, match=r"^model\.bin: a vocabulary of 259 text tokens does not fit"):
-        Tokenizer.from_source(Source(tokens=tuple(TOKENS)), 51864)
+        Vocabulary(tokens=tuple(TOKENS), model=Path("model.bin")).tokenizer(51864)
     (tmp_path / "vocab.json").mkdir()
     with pytest.raises(CheckpointError, match=r"vocab\.json: cannot be read"):
         Tokenizer.from_file(tmp_path / "vocab.json", N_VOCAB)

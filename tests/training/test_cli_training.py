@@ -73,7 +73,7 @@ def test_assistant_is_distilled_from_a_folder_of_speech(cli, data_folder, tmp_pa
     assert re.search(r"step 0: [\d.]+% of \d+ held-out tokens predicted", outcome.err)
     assert "best" in outcome.out
     made = open_checkpoint(out, assistant=True)
-    assert (made.dims.n_text_layer, made.has_encoder) == (1, False)
+    assert (made.dims.n_text_layer, made.dims.has_encoder) == (1, False)
     assert made.encoder_sha256 == encoder_digest(open_checkpoint(data_folder / "model"))
     assert_assists(data_folder, out)
     again = distilled(cli, out)

@@ -83,8 +83,13 @@ class RecordingBackend(NumpyBackend):
         super().encode_chunk(states, mel, final_frames)
 
     def stream_features(self, states):
+        mel, final_frames = self.calls[-1]
+        n_ahead = (mel.shape[1] - final_frames) // 2
         return NumpyFeatures(
-            [np.zeros((state.positions, self.dims.n_audio_state), np.float32) for state in states]
+            [
+                np.zeros((state.final_positions + n_ahead, self.dims.n_audio_state), np.float32)
+                for state in states
+            ]
         )
 
 

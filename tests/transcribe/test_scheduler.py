@@ -51,7 +51,7 @@ class Choir(TranscriptBackend):
 
 class ChoirSession(TranscriptSession):
     def extend(self, tokens, last_n=1):
-        prompts = len(tokens) if not any(self.lengths) else 1
+        prompts = len(tokens) if not any(seen for _, seen in self.rows) else 1
         return HostLogits(np.concatenate([super().extend(tokens, last_n).values] * prompts))
 
 

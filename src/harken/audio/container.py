@@ -243,7 +243,7 @@ def shared_views(source: FileSource) -> Iterator[FileSource]:
     AudioNotFound, AudioError
         If it is a pipe, which is read to its end, and that fails.
     """
-    if source != "-" and isinstance(source, str | os.PathLike) and not _is_pipe(source):
+    if isinstance(source, str | os.PathLike) and not is_pipe(source):
         yield from repeat(source)
     with ExitStack() as stack:
         name, file = _open_source(source, stack)
@@ -290,9 +290,12 @@ class _View(io.RawIOBase):
         return True
 
 
-def _is_pipe(path: str | os.PathLike[str]) -> bool:
+def is_pipe(source: str | os.PathLike[str]) -> bool:
+    """Return whether a path, or ``-`` for standard input, can be read only once."""
+    if source == "-":
+        return True
     try:
-        return stat.S_ISFIFO(os.stat(path).st_mode)
+        return stat.S_ISFIFO(os.stat(source).st_mode)
     except (OSError, ValueError):  # opening it tells what is wrong
         return False
 
@@ -332,15 +335,13 @@ def _open_source(source: Any, stack: ExitStack) -> tuple[str, IO[bytes]]:
 
 
 def _open_path(path: str) -> IO[bytes]:
+    if os.path.isdir(path):
+        raise AudioError(f"{on_one_line(path)}: is a directory; {ALLOWED_SOURCES}")
     try:
-        if os.path.isdir(path):
-            raise AudioError(f"{on_one_line(path)}: is a directory; {ALLOWED_SOURCES}")
         return open(path, "rb", buffering=0)
     except FileNotFoundError:
         hint = "; a URL is not read: download it first" if "://" in path else ""
         raise AudioNotFound(f"{on_one_line(path)}: no such file{hint}") from None
-    except AudioError:
-        raise
     except (OSError, ValueError) as error:
         raise AudioError(f"{on_one_line(path)}: cannot be read: {_reason(error)}") from error
 

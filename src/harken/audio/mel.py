@@ -169,7 +169,7 @@ def numpy_frames(waveform: Float32, n_mels: int) -> Float32:
     framed = np.lib.stride_tricks.sliding_window_view(waveform, FFT_SAMPLES)[::HOP_SAMPLES]
     frames = np.empty((n_mels, len(framed)), np.float32)
     for start in range(0, len(framed), _CHUNK_FRAMES):
-        spectra = np.fft.rfft(framed[start : start + _CHUNK_FRAMES] * _hann())
+        spectra = np.fft.rfft(framed[start : start + _CHUNK_FRAMES] * hann(FFT_SAMPLES))
         power = spectra.real**2 + spectra.imag**2
         # A product for each frame: the rounding of BLAS depends on the shape, and so would the bits on the blocks.
         frames[:, start : start + _CHUNK_FRAMES] = np.matmul(mel_filters(n_mels), power[:, :, None])[:, :, 0].T
@@ -280,13 +280,13 @@ def _frames_function(n_mels: int) -> Callable[[Float32], Float32]:
     """Return the compiled function, or that in numpy if the library is not there."""
     filters = mel_filters(n_mels)
     try:
-        return CompiledFrames(_hann(), filters)
+        return CompiledFrames(hann(FFT_SAMPLES), filters)
     except BackendUnavailable:
         return partial(numpy_frames, n_mels=n_mels)
 
 
 @cache
-def _hann() -> Float32:
-    """Return the periodic Hann window of 400 samples, as ``torch.hann_window`` does."""
-    window: Float32 = np.hanning(FFT_SAMPLES + 1)[:-1].astype(np.float32)
+def hann(n_samples: int) -> Float32:
+    """Return the periodic Hann window, as ``torch.hann_window`` does."""
+    window: Float32 = np.hanning(n_samples + 1)[:-1].astype(np.float32)
     return window

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from harken.audio.ffmpeg_input import FFmpegInput
 
@@ -29,23 +28,8 @@ _OGG_HEADER_BYTES = 27
 _MAX_OGG_PAGE_BYTES = _OGG_HEADER_BYTES + 255 + 255 * 255
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredLength:
-    """The length that a header declares.
-
-    Parameters
-    ----------
-    end : int or None
-        Offset behind the last byte.
-    duration_s : float or None
-        Needed in addition if `end` alone is no proof.
-    """
-
-    end: int | None = None
-    duration_s: float | None = None
-
-
-LengthReader = Callable[[FFmpegInput], DeclaredLength]
+EndReader = Callable[[FFmpegInput], int | None]
+"""Returns the offset behind the last byte that a header declares; None if it declares none."""
 
 
 def cut_short_reason(format_name: str, file: FFmpegInput, decoded_s: float) -> str | None:
@@ -64,20 +48,21 @@ def cut_short_reason(format_name: str, file: FFmpegInput, decoded_s: float) -> s
         return None
     if format_name == "ogg":
         return "its last page is incomplete" if _ends_within_ogg_page(file, size) else None
-    if format_name not in _DECLARED_LENGTHS:
-        return None
-    declared = _DECLARED_LENGTHS[format_name](file)
-    if declared.duration_s is not None and declared.duration_s - decoded_s <= _SLACK_S:
-        return None
-    if declared.end is not None:
-        return f"{size} of {declared.end} bytes" if declared.end - size > _SLACK_BYTES else None
-    return None if declared.duration_s is None else f"its header says {declared.duration_s:.2f} s"
+    if format_name == "mp3":
+        end, duration_s = _mp3_length(file)
+        if duration_s - decoded_s <= _SLACK_S:
+            return None
+        if end is None:
+            return f"its header says {duration_s:.2f} s"
+    else:
+        end = _END_READERS[format_name](file) if format_name in _END_READERS else None
+    return f"{size} of {end} bytes" if end is not None and end - size > _SLACK_BYTES else None
 
 
-def _wav_length(file: FFmpegInput) -> DeclaredLength:
+def _wav_end(file: FFmpegInput) -> int | None:
     """Read RIFF and, for more than 4 GB, RF64 or BW64, whose lengths stand in the chunk ds64."""
     if file.read_at(0, 4) not in (b"RIFF", b"RF64", b"BW64"):
-        return DeclaredLength()
+        return None
     riff_end = _known_end(8, _number(file, 4, "<I"))
     long_data_size = 0
     for name, start, size in _chunks(file, "<4sI", first=12):
@@ -86,23 +71,23 @@ def _wav_length(file: FFmpegInput) -> DeclaredLength:
             long_data_size = _number(file, start + 8, "<Q")
         if name == b"data":
             return _earlier(_known_end(start, long_data_size if size == 0xFFFF_FFFF else size), riff_end)
-    return DeclaredLength()
+    return None
 
 
-def _chunk_length(layout: str, sound: bytes, *, first: int, kind: bytes = b"") -> LengthReader:
+def _chunk_end(layout: str, sound: bytes, *, first: int, kind: bytes = b"") -> EndReader:
     """Return a reader of a container of chunks; `sound` is the name of the one with samples, `kind` its first bytes."""
 
-    def read(file: FFmpegInput) -> DeclaredLength:
+    def read(file: FFmpegInput) -> int | None:
         form_end = _known_end(8, _number(file, 4, layout[0] + "I")) if first == 12 else None
         for name, start, size in _chunks(file, layout, first=first, alignment=2 if first == 12 else 1):
             if name == sound and file.read_at(start, len(kind)) == kind:
                 return _earlier(_known_end(start, size), form_end)
-        return DeclaredLength()
+        return None
 
     return read
 
 
-def _w64_length(file: FFmpegInput) -> DeclaredLength:
+def _w64_end(file: FFmpegInput) -> int | None:
     """Read Sony Wave64: chunks are named by 16 bytes, and their sizes include the 24 bytes of name and size."""
     offset = 40
     for _ in range(_MAX_CHUNKS):
@@ -111,37 +96,37 @@ def _w64_length(file: FFmpegInput) -> DeclaredLength:
             break
         size = int(struct.unpack_from("<q", header, 16)[0])
         if header[:4] == b"data":
-            return DeclaredLength(end=_known_end(offset, size) if size > 24 else None)
+            return _known_end(offset, size) if size > 24 else None
         if size < 24:
             break
         offset += size + -size % 8
-    return DeclaredLength()
+    return None
 
 
-def _au_length(file: FFmpegInput) -> DeclaredLength:
-    return DeclaredLength(end=_known_end(_number(file, 4, ">I"), _number(file, 8, ">I")))
+def _au_end(file: FFmpegInput) -> int | None:
+    return _known_end(_number(file, 4, ">I"), _number(file, 8, ">I"))
 
 
-def _asf_length(file: FFmpegInput) -> DeclaredLength:
+def _asf_end(file: FFmpegInput) -> int | None:
     """Read the size of the Data Object behind the Header Object; that of a broadcast is 0 or that of its header."""
     data_start = _number(file, 16, "<Q")
     if file.read_at(data_start, 4) != b"\x36\x26\xb2\x75":
-        return DeclaredLength()
-    return DeclaredLength(end=_known_end(data_start, _number(file, data_start + 16, "<Q")))
+        return None
+    return _known_end(data_start, _number(file, data_start + 16, "<Q"))
 
 
-def _matroska_length(file: FFmpegInput) -> DeclaredLength:
+def _matroska_end(file: FFmpegInput) -> int | None:
     """Read the size of the first Segment; a live one has no size. The duration may be that of a longer video."""
     header_size, header_start = _ebml_number(file, 4)
     segment = header_start + (header_size or 0)
     if (file.read_at(0, 4), file.read_at(segment, 4)) != (b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"):
-        return DeclaredLength()
+        return None
     size, start = _ebml_number(file, segment + 4)
-    return DeclaredLength(end=None if not size else start + size)
+    return None if not size else start + size
 
 
-def _mp3_length(file: FFmpegInput) -> DeclaredLength:
-    """Read the frame of Xing, Info or VBRI in front of the sound.
+def _mp3_length(file: FFmpegInput) -> tuple[int | None, float]:
+    """Read the frame of Xing, Info or VBRI in front of the sound: the offset behind the last byte, and the seconds.
 
     Tags that were changed later make one of its two lengths wrong now and then, so both have to prove a cut.
     """
@@ -155,49 +140,32 @@ def _mp3_length(file: FFmpegInput) -> DeclaredLength:
         start += 10 * bool(tag[5] & 0x10)  # a footer
     head = file.read_at(start, _MP3_SEARCH_BYTES)
     for at in range(len(head) - 3):
-        if head[at] == 0xFF and (frame := _Mp3Frame.parse(head[at : at + 4])):
-            n_frames, n_bytes = frame.counts(head[at:])
-            if not n_frames:
-                break
-            return DeclaredLength(
-                end=start + at + n_bytes if n_bytes else None,
-                duration_s=n_frames * frame.samples / frame.rate_hz,
-            )
-    return DeclaredLength()
+        if head[at] == 0xFF and (announced := _announced(head[at:])):
+            n_bytes, duration_s = announced
+            return start + at + n_bytes if n_bytes else None, duration_s
+    return None, 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Mp3Frame:
-    """The header of a frame of MPEG audio, layer III."""
+def _announced(frame: bytes) -> tuple[int, float] | None:
+    """Return the bytes and seconds that a first frame of MPEG audio, layer III, announces; None if it is no frame.
 
-    samples: int
-    rate_hz: int
-    side_bytes: int
-
-    @classmethod
-    def parse(cls, header: bytes) -> _Mp3Frame | None:
-        """Return the frame with a header of 4 bytes, None if it is none."""
-        (bits,) = struct.unpack(">I", header)
-        version, layer, rate, mono = bits >> 19 & 3, bits >> 17 & 3, bits >> 10 & 3, bits >> 6 & 3 == 3
-        if bits >> 21 != 0x7FF or version == 1 or layer != 1 or rate == 3:
-            return None
-        rate_hz = (44_100, 48_000, 32_000)[rate] >> {3: 0, 2: 1, 0: 2}[version]
-        mpeg1 = version == 3
-        side_bytes = (17 if mono else 32) if mpeg1 else (9 if mono else 17)
-        return cls(samples=1152 if mpeg1 else 576, rate_hz=rate_hz, side_bytes=side_bytes)
-
-    def counts(self, frame: bytes) -> tuple[int, int]:
-        """Return how many frames and bytes this first frame announces, 0 if it does not say."""
-        if frame[36:40] == b"VBRI" and len(frame) >= 54:
-            n_bytes, n_frames = struct.unpack_from(">II", frame, 46)
-            return n_frames, n_bytes
-        tag = 4 + self.side_bytes
-        if frame[tag : tag + 4] not in (b"Xing", b"Info") or len(frame) < tag + 16:
-            return 0, 0
+    They are 0 if it does not say.
+    """
+    (bits,) = struct.unpack_from(">I", frame)
+    version, layer, rate, mono = bits >> 19 & 3, bits >> 17 & 3, bits >> 10 & 3, bits >> 6 & 3 == 3
+    if bits >> 21 != 0x7FF or version == 1 or layer != 1 or rate == 3:
+        return None
+    rate_hz = (44_100, 48_000, 32_000)[rate] >> {3: 0, 2: 1, 0: 2}[version]
+    mpeg1 = version == 3
+    tag = 4 + ((17 if mono else 32) if mpeg1 else (9 if mono else 17))
+    n_frames = n_bytes = 0
+    if frame[36:40] == b"VBRI" and len(frame) >= 54:
+        n_bytes, n_frames = struct.unpack_from(">II", frame, 46)
+    elif frame[tag : tag + 4] in (b"Xing", b"Info") and len(frame) >= tag + 16:
         flags, first, second = struct.unpack_from(">III", frame, tag + 4)
         n_frames = first if flags & 1 else 0
         n_bytes = (second if flags & 1 else first) if flags & 2 else 0
-        return n_frames, n_bytes
+    return n_bytes, n_frames * (1152 if mpeg1 else 576) / rate_hz
 
 
 def _ends_within_ogg_page(file: FFmpegInput, size: int) -> bool:
@@ -254,11 +222,11 @@ def _is_round(size: int) -> bool:
     return size % _ROUND_BYTES == 0 or any(abs(size - power) <= _HEADER_BYTES for power in powers)
 
 
-def _earlier(data_end: int | None, file_end: int | None) -> DeclaredLength:
+def _earlier(data_end: int | None, file_end: int | None) -> int | None:
     """Return the earlier end: if two sizes contradict each other, the larger one is wrong."""
     if data_end is None or file_end is None:
-        return DeclaredLength(end=data_end)
-    return DeclaredLength(end=min(data_end, file_end))
+        return data_end
+    return min(data_end, file_end)
 
 
 def _ebml_number(file: FFmpegInput, offset: int) -> tuple[int | None, int]:
@@ -273,14 +241,13 @@ def _ebml_number(file: FFmpegInput, offset: int) -> tuple[int | None, int]:
     return (None if len(data) < n_bytes or value == mask else value), offset + n_bytes
 
 
-_DECLARED_LENGTHS: dict[str, LengthReader] = {
-    "wav": _wav_length,
-    "w64": _w64_length,
-    "aiff": _chunk_length(">4sI", b"SSND", first=12),
-    "au": _au_length,
-    "caf": _chunk_length(">4sq", b"data", first=8),
-    "avi": _chunk_length("<4sI", b"LIST", first=12, kind=b"movi"),
-    "asf": _asf_length,
-    "matroska,webm": _matroska_length,
-    "mp3": _mp3_length,
+_END_READERS: dict[str, EndReader] = {
+    "wav": _wav_end,
+    "w64": _w64_end,
+    "aiff": _chunk_end(">4sI", b"SSND", first=12),
+    "au": _au_end,
+    "caf": _chunk_end(">4sq", b"data", first=8),
+    "avi": _chunk_end("<4sI", b"LIST", first=12, kind=b"movi"),
+    "asf": _asf_end,
+    "matroska,webm": _matroska_end,
 }

@@ -25,15 +25,16 @@ from itertools import groupby
 
 import numpy as np
 
-from harken.audio.silero import CHUNK_SAMPLES, Float32, SileroDetector
+from harken.audio.mel import Float32
+from harken.audio.silero import CHUNK_SAMPLES, SileroDetector
 from harken.errors import HarkenError, OptionError
 from harken.option_types import check, contradiction, option
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_S
 
-__all__ = ["CHUNK_SAMPLES", "RegionTracker", "SpeechDetector", "SpeechRegion", "VadOptions", "detect_speech"]
+__all__ = ["CHUNK_SAMPLES", "FrameSpan", "RegionTracker", "SpeechDetector", "VadOptions", "detect_speech"]
 
-SpeechRegion = tuple[int, int]
-"""First mel frame, and the frame after the last."""
+FrameSpan = tuple[int, int]
+"""First mel frame, and the one behind the last."""
 
 _HYSTERESIS = 0.15
 _CHUNKS_PER_SECOND = SAMPLE_RATE / CHUNK_SAMPLES
@@ -244,11 +245,11 @@ class RegionTracker:
         self._last_end_frames = 0
         self._open_region: _OpenRegion | None = None
 
-    def feed(self, speech_probs: Iterable[float]) -> list[SpeechRegion]:
+    def feed(self, speech_probs: Iterable[float]) -> list[FrameSpan]:
         """Return the regions that the next probabilities, one per `CHUNK_SAMPLES`, complete."""
         return [region for speech_prob in speech_probs for region in self._step(float(speech_prob))]
 
-    def flush(self, frames: int) -> list[SpeechRegion]:
+    def flush(self, frames: int) -> list[FrameSpan]:
         """End the recording, which has `frames` frames, and return its last region, if any.
 
         Probabilities fed afterwards continue the recording, with no speech in progress.
@@ -262,7 +263,7 @@ class RegionTracker:
         self._last_end_frames = max([self._last_end_frames, *(end for _, end in regions)])
         return regions
 
-    def end_speech(self) -> list[SpeechRegion]:
+    def end_speech(self) -> list[FrameSpan]:
         """End the speech in progress at its trailing silence and return its region unless it is too short."""
         region, self._open_region = self._open_region, None
         if region is None or region.length_chunks(self._n_chunks) < self._min_speech_chunks:
@@ -290,7 +291,7 @@ class RegionTracker:
         region = self._open_region
         return region.start_frames if region else self._region_start_frames(self._n_chunks)
 
-    def _step(self, speech_prob: float) -> list[SpeechRegion]:
+    def _step(self, speech_prob: float) -> list[FrameSpan]:
         chunk, region = self._n_chunks, self._open_region
         self._n_chunks += 1
         if region is None:
@@ -311,7 +312,7 @@ class RegionTracker:
         end = _chunk_to_frame(self._n_chunks) + self._speech_pad_frames
         return [self._split(region, chunk)] if end - region.start_frames > self._max_frames else []
 
-    def _split(self, region: _OpenRegion, chunk: int) -> SpeechRegion:
+    def _split(self, region: _OpenRegion, chunk: int) -> FrameSpan:
         """Split the speech at its longest silence, the last one of several equally long.
 
         Silences in the second half of the region are preferred: an early split leaves a short rest of a sentence, which
@@ -378,7 +379,7 @@ def _chunk_to_frame(chunk: float) -> int:
     return int(chunk * CHUNK_SAMPLES / HOP_SAMPLES)
 
 
-def detect_speech(samples: Float32, options: VadOptions) -> tuple[Float32, list[SpeechRegion]]:
+def detect_speech(samples: Float32, options: VadOptions) -> tuple[Float32, list[FrameSpan]]:
     """Return the speech probabilities of a whole recording, and its speech regions."""
     detector, tracker = SpeechDetector(), RegionTracker(options)
     probabilities = np.concatenate([detector.feed(samples), detector.flush()])

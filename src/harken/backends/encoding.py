@@ -33,10 +33,8 @@ def own_features(features: Features, features_type: type[OwnFeatures]) -> OwnFea
 
 def own_states(states: Sequence[StreamingEncoderState], state_type: type[OwnState]) -> list[OwnState]:
     """Return the states; none may have been opened by a backend of another kind."""
-    own: list[OwnState] = []
-    for state in states:
-        assert isinstance(state, state_type), "encoder states come from this backend's own open_encoder"
-        own.append(state)
+    own: list[OwnState] = [state for state in states if isinstance(state, state_type)]
+    assert len(own) == len(states), "encoder states come from this backend's own open_encoder"
     return own
 
 
@@ -71,8 +69,10 @@ class StreamState:
 
     Attributes
     ----------
-    final_positions, positions : int
+    final_positions : int
         As in `harken.contract.StreamingEncoderState`.
+    positions : int
+        With those of the look-ahead.
     """
 
     def __init__(self, n_mels: int) -> None:

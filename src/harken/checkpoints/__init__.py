@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from harken.checkpoints import ctranslate2, ggml, huggingface, mlx, onnx_graph, openvino_ir, torch_file
@@ -39,17 +40,6 @@ __all__ = [
     "with_adapters",
 ]
 
-_READERS = {
-    "ctranslate2": ctranslate2.read,
-    "huggingface": huggingface.read,
-    "mlx": mlx.read,
-    "openai": torch_file.read_openai,
-    "ggml": ggml.read_ggml,
-    "gguf": ggml.read_gguf,
-    "onnx": onnx_graph.read,
-    "openvino": openvino_ir.read,
-}
-"""Each opens a file with those beside it; what is damaged, missing or not of Whisper is a `CheckpointError`."""
 _ALLOWED_FORMATS = (
     "allowed are a CTranslate2 directory (model.bin), a Hugging Face directory (config.json with "
     "model.safetensors or pytorch_model.bin), one of MLX (weights.npz), ONNX or OpenVINO, an OpenAI .pt file, a ggml "
@@ -114,8 +104,8 @@ def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) ->
     file = _weight_file(Path(path))
     if os.path.exists(file) and not os.path.isfile(file):
         raise CheckpointError(f"{file}: is a device, a pipe or a folder; {_ALLOWED_FORMATS}")
-    checkpoint = _READERS[_detect_format(file)](file)
-    if not (checkpoint.has_encoder or assistant):
+    checkpoint = _reader_of(file)(file)
+    if not (checkpoint.dims.has_encoder or assistant):
         raise CheckpointError(
             f"{file}: has no encoder: give it as assistant of the model that it was made from"
         )
@@ -140,28 +130,29 @@ def _weight_file(path: Path) -> Path:
     return others[0]
 
 
-def _detect_format(path: Path) -> Format:
-    """Detect the format of a file from its first bytes; those of ONNX say nothing."""
+def _reader_of(path: Path) -> Callable[[Path], Checkpoint]:
+    """Return what opens a file with those beside it, by its first bytes; those of ONNX say nothing."""
     with reading(path), open(path, "rb") as file:
         head = file.read(512)
     if head[:4] == ggml.GGML_MAGIC:
-        return "ggml"
+        return ggml.read_ggml
     if head[:4] == ggml.GGUF_MAGIC:
-        return "gguf"
+        return ggml.read_gguf
     if head[1:4] == b"\0\0\0" and b"Spec\0" in head[:64]:
-        return "ctranslate2"
+        return ctranslate2.read
     if head[:4] == b"PK\3\4":
         if all(name.endswith(".npy") for name in zip_members(path)):
-            return "mlx"
+            return mlx.read
         content = TorchFile(path).content
-        return "openai" if isinstance(content, dict) and "model_state_dict" in content else "huggingface"
+        is_openai = isinstance(content, dict) and "model_state_dict" in content
+        return torch_file.read_openai if is_openai else huggingface.read
     if head[8:9] == b"{" or head[:1] == b"{":
         config = read_object(path.with_name("config.json"), optional=True)
-        return "mlx" if "n_audio_state" in config else "huggingface"
+        return mlx.read if "n_audio_state" in config else huggingface.read
     if path.suffix == ".onnx":
-        return "onnx"
+        return onnx_graph.read
     if b"<net " in head:
-        return "openvino"
+        return openvino_ir.read
     known = (what for start, what in _OTHER_KINDS.items() if head.startswith(start))
     unknown = "not a model in a known format" if head else "empty"
     if head[257:262] == b"ustar":

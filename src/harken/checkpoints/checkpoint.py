@@ -26,7 +26,8 @@ from harken.checkpoints.weight_names import EMBEDDING
 from harken.checkpoints.weight_shapes import Declared, check_shapes, infer_dims
 from harken.errors import CheckpointError
 from harken.store import stored_text
-from harken.text.vocabulary import NO_CONFIG, Arrangement, GenerationConfig, arrange
+from harken.text import Tokenizer
+from harken.text.vocabulary import NO_CONFIG, Arrangement, GenerationConfig, arrange, named_ids
 from harken.types import Dims
 
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml", "gguf", "mlx", "onnx", "openvino"]
@@ -169,6 +170,40 @@ class Vocabulary:
     config: GenerationConfig = field(default=NO_CONFIG, repr=False, hash=False)
     model: Path = Path()
 
+    def tokenizer(self, n_vocab: int) -> Tokenizer:
+        """Build the tokenizer from the tokens or the file, or from the built-in vocabulary if there is neither.
+
+        Raises
+        ------
+        CheckpointError
+            As for `Tokenizer.from_file`, or if the ids of special tokens are others than the files of the checkpoint
+            say.
+        """
+        file, own = self.path or self.model, self.arrangement
+        try:
+            if own:
+                tokenizer = Tokenizer(
+                    own.tokens,
+                    n_vocab,
+                    multilingual=own.multilingual,
+                    languages=own.languages,
+                    has_timestamps=own.has_timestamps,
+                )
+                tokenizer.model_ids = own.ids
+            elif self.tokens:
+                tokenizer = Tokenizer.from_tokens(self.tokens, n_vocab)
+            elif self.path:
+                tokenizer = Tokenizer.from_file(self.path, n_vocab)
+            else:
+                tokenizer = Tokenizer.builtin(n_vocab)
+        except CheckpointError as error:
+            named = str(error).startswith(f"{file}: ")
+            raise error if named else CheckpointError(f"{file}: {error}") from None
+        _check_special_ids(tokenizer, self.config.path, self.config.special_ids)
+        if self.path and not own:
+            _check_special_ids(tokenizer, self.path, named_ids(self.path))
+        return tokenizer
+
     def arranged(self, tensor: LazyTensor, axis: int = 0) -> LazyTensor:
         """Return a tensor with an axis of the model's ids in the order of the tokenizer's."""
         own, shape = self.arrangement, tensor.shape
@@ -176,6 +211,20 @@ class Vocabulary:
             return tensor
         take = partial(np.take, indices=np.array(own.ids), axis=axis)
         return tensor.combined(take, shape=(*shape[:axis], len(own.ids), *shape[axis + 1 :]))
+
+
+def _check_special_ids(tokenizer: Tokenizer, file: Path, ids: Mapping[str, int]) -> None:
+    """Refuse a file that says other ids of special tokens than the vocabulary has: it is another model's."""
+    own = {"<|notimestamps|>": tokenizer.no_timestamps}
+    if tokenizer.multilingual:
+        own |= {"<|transcribe|>": tokenizer.transcribe, "<|translate|>": tokenizer.translate}
+    for name, token in own.items():
+        allowed = tokenizer.model_ids[token]
+        if ids.get(name, allowed) != allowed:
+            raise CheckpointError(
+                f"{file}: the id of {name} is {ids[name]}, allowed is {allowed}, which the model's vocabulary has: add "
+                "the tokenizer.json that belongs to this model, or remove what is another's"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -225,11 +274,6 @@ class Checkpoint:
         return KeptHeads.of(
             self.dims, self.alignment_heads, word_heads(_published_dims(self.dims, self.vocabulary))
         )
-
-    @property
-    def has_encoder(self) -> bool:
-        """True for a whole model, False for a decoder without an encoder."""
-        return self.dims.has_encoder
 
 
 def assemble(
@@ -325,7 +369,7 @@ def encoder_digest(checkpoint: Checkpoint) -> str:
     CheckpointError
         If the checkpoint has no encoder, or its file cannot be read any more.
     """
-    if not checkpoint.has_encoder:
+    if not checkpoint.dims.has_encoder:
         raise CheckpointError(f"{checkpoint.path}: has no encoder")
 
     def hash_encoder() -> str:
@@ -351,7 +395,7 @@ def shares_encoder(assistant: Checkpoint, model: Checkpoint) -> bool:
     CheckpointError
         If the assistant has no encoder and was made for another one.
     """
-    if not assistant.has_encoder:
+    if not assistant.dims.has_encoder:
         _check_encoder_matches(assistant, model)
         return True
     have_one_size = _encoder_dims(assistant) == _encoder_dims(model)

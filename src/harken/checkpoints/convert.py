@@ -44,7 +44,7 @@ def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Arra
     OutputError
         If it cannot be written.
     """
-    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    tokenizer = checkpoint.vocabulary.tokenizer(checkpoint.dims.n_vocab)
     dims, weights = in_model_order(checkpoint.dims, checkpoint.weights, tokenizer)
     languages = [*tokenizer.language_tokens]
     if target == "ggml" and (

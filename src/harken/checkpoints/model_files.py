@@ -293,9 +293,9 @@ def _numpy_dtype(name: str) -> StorageDtype:
     return StorageDtype(name, 1, dtype.itemsize, lambda blocks: blocks.view(dtype))
 
 
-def _decode_bfloat16(blocks: ByteArray) -> Array:
-    """Decode bfloat16, which is the upper half of a float32."""
-    return (blocks.view("<u2").astype(np.uint32) << 16).view(np.float32)
+def from_bfloat16(values: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """Return numbers in float32, given their upper halves."""
+    return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def half(name: str, values: Array) -> Array:
@@ -315,7 +315,7 @@ DTYPES = {
             for name in ("float32", "float16", "int8", "uint8", "int16", "int32", "int64", "uint32")
         ),
         StorageDtype("float64", 1, 8, lambda blocks: blocks.view("<f8").astype(np.float32)),
-        StorageDtype("bfloat16", 1, 2, _decode_bfloat16),
+        StorageDtype("bfloat16", 1, 2, lambda blocks: from_bfloat16(blocks.view("<u2"))),
     )
 }
 """The plain data types by their names."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from harken.audio import audio_duration
+from harken.audio.container import is_pipe
 from harken.files import folded_name
 from harken.formats import RecordingLink
 from harken.formats.cue_check import parse_cues
@@ -84,21 +85,12 @@ def read_draft(path: str) -> str:
 
 def recording_duration_s(source: str) -> float | None:
     """Return the duration that a recording's header gives; None for a pipe, which can be read only once."""
-    return None if _is_pipe(source) else audio_duration(source)
+    return None if is_pipe(source) else audio_duration(source)
 
 
 def recording_reference(source: str, folder: Path) -> RecordingLink | None:
     """Return the link from a transcript in a folder to its recording; None for a pipe, which cannot be played again."""
-    return None if _is_pipe(source) else RecordingLink(path=Path(source), transcript_folder=folder)
-
-
-def _is_pipe(source: str) -> bool:
-    if source == STDIN:
-        return True
-    try:
-        return stat.S_ISFIFO(os.stat(source).st_mode)
-    except (OSError, ValueError):  # no pipe; opening it tells what is wrong
-        return False
+    return None if is_pipe(source) else RecordingLink(path=Path(source), transcript_folder=folder)
 
 
 def refuse_overwriting(targets: Iterable[PathLike], inputs: Iterable[PathLike]) -> None:

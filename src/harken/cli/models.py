@@ -56,7 +56,7 @@ def check(model: str) -> None:
     Says what the file is, what it needs, and how it differs from the nearest of OpenAI's models.
     """
     checkpoint = open_checkpoint(resolve_model(model, download=False), assistant=True)
-    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    tokenizer = checkpoint.vocabulary.tokenizer(checkpoint.dims.n_vocab)
     for name in checkpoint.weights:
         checkpoint.weights[name]  # raises if a value is not finite
     weights = f"{len(checkpoint.weights)} weights, all finite"
@@ -94,7 +94,7 @@ def _needs(checkpoint: Checkpoint) -> str:
     """Return what has to be there to use a model."""
     from harken.backends.native.backend import fits
 
-    if not checkpoint.has_encoder:
+    if not checkpoint.dims.has_encoder:
         return "the model that it was made from, whose assistant it is"
     if checkpoint.format == "onnx" or not fits(checkpoint.dims):
         return "the extra onnx"
@@ -151,7 +151,7 @@ def _location(name: str) -> str:
 
 def _facts(checkpoint: Checkpoint) -> dict[str, str]:
     dims, weights = checkpoint.dims, checkpoint.weights
-    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, dims.n_vocab)
+    tokenizer = checkpoint.vocabulary.tokenizer(dims.n_vocab)
     languages = f"{len(tokenizer.language_tokens)} languages" if tokenizer.multilingual else "English only"
     parameters = sum(math.prod(weights.shape(name)) for name in weights)
     heads = checkpoint.alignment_heads

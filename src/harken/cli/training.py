@@ -91,7 +91,6 @@ def make_task(
 ) -> TrainingTask[TrainOptionsT]:
     """Make the training task; errors in the arguments are raised here, before the work."""
     from harken.manifests import read_entries
-    from harken.text import Tokenizer
     from harken.training.run import TrainingTask, set_num_threads
 
     set_num_threads(params["threads"])
@@ -104,7 +103,7 @@ def make_task(
     return TrainingTask(
         checkpoint=checkpoint,
         load_recognizer=model_loader(model, params),
-        tokenizer=Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab),
+        tokenizer=checkpoint.vocabulary.tokenizer(checkpoint.dims.n_vocab),
         entries=entries,
         held_out_entries=held_out_entries,
         out=params["out"],

@@ -43,7 +43,7 @@ class Draft:
         Measured ratio of accepted tokens to those that the generator expected to be accepted in this row.
     draft_threshold : float
         Probability that all tokens so far are accepted, below which one more token is not worth a step of the
-        generator.
+        generator; at least `verify_threshold`.
     verify_threshold : float
         Probability that a drafted token and all before it are accepted, below which it is not worth verifying.
 
@@ -71,11 +71,6 @@ class Draft:
     def text(self) -> list[int]:
         """Tokens of the row, the drafted ones included."""
         return [*self.prefix, *self.tokens]
-
-    @property
-    def least_prob(self) -> float:
-        """Probability that all tokens are accepted, below which no further one is worth a step."""
-        return max(self.draft_threshold, self.verify_threshold)
 
     def add(self, token: int, confidence: float) -> bool:
         """Add a token if it is worth verifying, and return whether it is."""
@@ -147,8 +142,8 @@ class PromptLookup(CandidateGenerator):
     ----------
     source_tokens : list of sequence of int
         Earlier text, one a row, which is searched as well.
-    allows : callable
-        Whether a token may follow a prefix (`LogitRules.allows`); one that may not ends the draft before it.
+    logit_rules : LogitRules
+        A token that they do not allow ends the draft before it.
     counter : AcceptanceCounter
     """
 
@@ -158,18 +153,18 @@ class PromptLookup(CandidateGenerator):
     def __init__(
         self,
         source_tokens: Sequence[Sequence[int]],
-        allows: Callable[[Sequence[int], int], bool],
+        logit_rules: LogitRules,
         counter: AcceptanceCounter,
     ) -> None:
         super().__init__(counter)
-        self._source_tokens, self._allows = source_tokens, allows
+        self._source_tokens, self._logit_rules = source_tokens, logit_rules
 
     def propose(self, drafts: Sequence[Draft]) -> None:
         """Extend each draft as far as it is worth verifying."""
         for draft in drafts:
             continuation = self._continuation(self._source_tokens[draft.row], draft.prefix)
             for token in continuation[: draft.max_tokens]:
-                if not (self._allows(draft.text, token) and draft.add(token, self.confidence)):
+                if not (self._logit_rules.allows(draft.text, token) and draft.add(token, self.confidence)):
                     break
 
     def _continuation(self, source: Sequence[int], prefix: Sequence[int]) -> Sequence[int]:
@@ -189,26 +184,14 @@ class HypothesisLookup(PromptLookup):
     ----------
     source_tokens : list of sequence of int
         The hypothesis of each row. One without any timestamps, such as that of a stream, is matched by its text alone.
-    allows, counter
+    logit_rules, counter
         As for `PromptLookup`.
-    timestamp_begin : int
-        Ids from here on are timestamps.
     """
 
     confidence = 0.9
 
-    def __init__(
-        self,
-        source_tokens: Sequence[Sequence[int]],
-        allows: Callable[[Sequence[int], int], bool],
-        counter: AcceptanceCounter,
-        timestamp_begin: int,
-    ) -> None:
-        super().__init__(source_tokens, allows, counter)
-        self._timestamp_begin = timestamp_begin
-
     def _continuation(self, source: Sequence[int], prefix: Sequence[int]) -> Sequence[int]:
-        begin = self._timestamp_begin
+        begin = self._logit_rules.timestamp_begin
         has_timestamps = any(token >= begin for token in source)
         if not (prefix or has_timestamps):
             return (begin, *source)  # most windows begin with speech
@@ -339,7 +322,7 @@ class AssistedCandidateGenerator(CandidateGenerator):
     def _is_worth_a_step(self, draft: Draft) -> bool:
         """Return whether one more token of a draft is worth a step."""
         return (
-            draft.joint_prob > draft.least_prob
+            draft.joint_prob > draft.draft_threshold
             and draft.tokens[-1] != self._logit_rules.eot
             and len(draft.tokens) < draft.max_tokens
         )
@@ -353,7 +336,7 @@ class AssistedCandidateGenerator(CandidateGenerator):
             left=left,
             unread=unread,
             calibration=draft.calibration,
-            least_prob=draft.least_prob / draft.joint_prob,
+            least_prob=draft.draft_threshold / draft.joint_prob,
         )
         ids, logprobs = session.pick_best(rules, [picked], left)
         self.forwards += len(ids)

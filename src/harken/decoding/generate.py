@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -143,21 +143,12 @@ class LoopRule:
         return text[-length]
 
 
-class StoppingCriterion(Protocol):
-    """The decision when a row ends."""
+StoppingCriterion = Callable[["Row", int, Floats | None], int | None]
+"""Return how many tokens a row keeps, if it ends with the token that was picked next; else None.
 
-    def __call__(self, row: Row, token: int, attention: Floats | None) -> int | None:
-        """Return how many tokens the row keeps, if it ends with the token that was picked next; else None.
-
-        Parameters
-        ----------
-        row : Row
-            With all tokens before this one.
-        token : int
-        attention : ndarray of shape (heads, tokens, positions), float32, or None
-            Cross-attention of all tokens that the model has read in this row; None unless `generate` reads it.
-        """
-        ...
+Given are the row with all tokens before this one, the token, and the cross-attention of all tokens that the model has
+read in this row, shape (heads, tokens, positions); None unless `generate` reads it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +342,7 @@ def generate(
         )
         picked = pick(logits, positions, drafted and draft_session is not None)
         ids, logprobs = picked.ids.tolist(), picked.logprobs.tolist()
-        lengths_before = [len(rows[row].tokens) for row in active]
+        lengths_before = {row: len(rows[row].tokens) for row in active}
         start = 0
         for i, row in enumerate(active):
             end = start + len(rows[row].draft) + 1
@@ -359,12 +350,10 @@ def generate(
             rows[row].accept(ids[start:end], logprobs[start:end], attention)
             start = end
         if observe is not None:
-            for row, length in zip(active, lengths_before, strict=True):
+            for row, length in lengths_before.items():
                 _report_steps(row, rows[row], length, observe)
         if draft_session is not None:
-            new_tokens = {
-                row: rows[row].tokens[length:] for row, length in zip(active, lengths_before, strict=True)
-            }
+            new_tokens = {row: rows[row].tokens[length:] for row, length in lengths_before.items()}
             # Of the tokens that were accepted; a row without a draft was read in the same pass as the others.
             margins = [
                 margin

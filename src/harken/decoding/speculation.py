@@ -151,13 +151,12 @@ class DraftContext:
         if any(window.draft_tokens for window in row_windows):
             lookup = HypothesisLookup(
                 [window.draft_tokens for window in row_windows],
-                logit_rules.allows,
+                logit_rules,
                 statistics.previous_hypothesis,
-                logit_rules.timestamp_begin,
             )
             generators.append(lookup)
         if decoder.ngram:
-            generators.append(PromptLookup(prompts, logit_rules.allows, statistics.ngram))
+            generators.append(PromptLookup(prompts, logit_rules, statistics.ngram))
         if decoder.assistant:
             assisted = AssistedCandidateGenerator(
                 decoder.assistant.backend,

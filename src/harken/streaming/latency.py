@@ -222,7 +222,7 @@ class LatencyPlan:
     @property
     def detail(self) -> str:
         """Description of the level, and of the delay to expect."""
-        return f"{LOAD_LEVELS[self.level].detail}; words are {self.bound}"
+        return f"{LOAD_LEVELS[self.level]}; words are {self.bound}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ All speech is transcribed at every level, and committed text stays.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from harken.streaming.config import MAX_WINDOW_FRAMES, StreamingConfig
@@ -34,45 +34,20 @@ MIN_LOOK_AHEAD_FRAMES = 50
 """Without look-ahead a third more words are wrong; half a second of it avoids most of these errors."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadLevel:
-    """A level of load shedding.
-
-    Parameters
-    ----------
-    detail : str
-        Description for users.
-    hop_multiple : int
-        Hops of the configuration from one update to the next.
-    shortest_window : bool
-        If true, windows are as short as allowed.
-    exact_finals : bool
-        If true, utterances get a final pass where the options ask for it.
-    """
-
-    detail: str
-    hop_multiple: int = 1
-    shortest_window: bool = False
-    exact_finals: bool = True
-
-
 LOAD_LEVELS = (
-    LoadLevel(detail="all that was asked for"),
-    LoadLevel(detail="half as many updates", hop_multiple=2),
-    LoadLevel(detail="half as many updates, of the shortest windows", hop_multiple=2, shortest_window=True),
-    LoadLevel(
-        detail="half as many updates, of the shortest windows, and utterances are not transcribed again as a whole",
-        hop_multiple=2,
-        shortest_window=True,
-        exact_finals=False,
-    ),
+    "all that was asked for",
+    "half as many updates",
+    "half as many updates, of the shortest windows",
+    "half as many updates, of the shortest windows, and utterances are not transcribed again as a whole",
 )
-"""From full work to least; interim updates are reduced first, the final pass last."""
+"""What is done at each level, from full work to least; interim updates are reduced first, the final pass last."""
+SHORTEST_WINDOWS, NO_EXACT_FINALS = 2, 3
+"""Levels from which on windows are as short as allowed, and utterances get no final pass."""
 
 
 def highest_level(finals: str) -> int:
     """Return the highest level to use: the last one leaves out exact finals, where there are any."""
-    return len(LOAD_LEVELS) - 2 if finals == "streamed" else len(LOAD_LEVELS) - 1
+    return NO_EXACT_FINALS - 1 if finals == "streamed" else NO_EXACT_FINALS
 
 
 @cache
@@ -84,10 +59,10 @@ def apply_load_level(level: int, config: StreamingConfig) -> StreamingConfig:
     if level == 0:
         return config
     look_ahead = min(MIN_LOOK_AHEAD_FRAMES, config.look_ahead_frames)
-    hop = min(LOAD_LEVELS[level].hop_multiple * config.hop_frames, MAX_WINDOW_FRAMES - look_ahead)
+    hop = min(2 * config.hop_frames, MAX_WINDOW_FRAMES - look_ahead)
     min_window = max(min(MIN_WINDOW_FRAMES, config.window_frames), hop + look_ahead)
     window = max(config.window_frames, min_window)
-    if LOAD_LEVELS[level].shortest_window:
+    if level >= SHORTEST_WINDOWS:
         window = min(window, min_window)
     return replace(config, window_frames=window, hop_frames=hop)
 

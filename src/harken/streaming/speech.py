@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechRegion, VadOptions
+from harken.audio.vad import CHUNK_SAMPLES, FrameSpan, RegionTracker, VadOptions
 from harken.contract import Floats
 from harken.streaming.config import MIN_PAUSE_S
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
@@ -42,33 +42,20 @@ _PREEMPHASIS = 0.95  # attenuates rumble below speech
 
 
 @dataclass(frozen=True, slots=True)
-class UtteranceStart:
-    """The start of an utterance.
+class Endpoint:
+    """The start or the end of an utterance.
 
     Parameters
     ----------
     frame : int
-        Its first mel frame in the stream. It lies in the past: speech must last for some time before it counts, and
-        some audio before it is included.
+        The first mel frame of the utterance in the stream, or the one after its last. It lies in the past: speech must
+        last for some time before it counts, and some audio before it is included; with the limit often far in the past.
+    reason : {"silence", "sentence", "limit", "flush", "close"}, optional
+        Of the end, as in `harken.streaming.events.SpeechEnded`; None for a start.
     """
 
     frame: int
-
-
-@dataclass(frozen=True, slots=True)
-class UtteranceEnd:
-    """The end of an utterance.
-
-    Parameters
-    ----------
-    frame : int
-        The mel frame after its last one. It lies in the past, with the limit often far in the past.
-    reason : {"silence", "sentence", "limit", "flush", "close"}
-        As in `harken.streaming.events.SpeechEnded`.
-    """
-
-    frame: int
-    reason: str
+    reason: str | None = None
 
     @property
     def is_continued(self) -> bool:
@@ -112,7 +99,7 @@ class Endpointer:
         self._n_chunks = 0
         self._in_utterance = False
 
-    def feed(self, probability: float, *, sentence_ended: bool) -> list[UtteranceStart | UtteranceEnd]:
+    def feed(self, probability: float, *, sentence_ended: bool) -> list[Endpoint]:
         """Take the speech probability of the next `CHUNK_SAMPLES` and return the new endpoints.
 
         Parameters
@@ -126,14 +113,14 @@ class Endpointer:
         endpoints = self._endpoints_of(regions, "silence" if self.utterance_start_frame is None else "limit")
         if not self._in_utterance and self.utterance_start_frame is not None:
             self._in_utterance = True
-            endpoints.append(UtteranceStart(self.utterance_start_frame))
+            endpoints.append(Endpoint(self.utterance_start_frame))
         reason = "sentence" if sentence_ended else "silence"
         required_s = self._required_pause_s(self._pauses_s[reason])
         if self._in_utterance and self._regions.trailing_silence_s >= required_s:
             endpoints += self._endpoints_of(self._regions.end_speech(), reason)
         return endpoints
 
-    def end(self, frames: int, reason: str) -> list[UtteranceStart | UtteranceEnd]:
+    def end(self, frames: int, reason: str) -> list[Endpoint]:
         """End the current utterance, if there is one, in a stream of `frames` frames so far: flush or close it."""
         return self._endpoints_of(self._regions.flush(frames), reason)
 
@@ -161,14 +148,12 @@ class Endpointer:
         pause_scale = min(2 * (1 - frames / self._max_utterance_frames), 1.0)
         return max(pause_scale * pause_s, MIN_PAUSE_S)
 
-    def _endpoints_of(
-        self, regions: Sequence[SpeechRegion], reason: str
-    ) -> list[UtteranceStart | UtteranceEnd]:
+    def _endpoints_of(self, regions: Sequence[FrameSpan], reason: str) -> list[Endpoint]:
         """Return the endpoints of completed regions, without starts that have been reported already."""
-        endpoints: list[UtteranceStart | UtteranceEnd] = []
+        endpoints: list[Endpoint] = []
         for start, end in regions:
-            endpoints += [UtteranceStart(start)] * (not self._in_utterance)
-            endpoints.append(UtteranceEnd(end, reason))
+            endpoints += [Endpoint(start)] * (not self._in_utterance)
+            endpoints.append(Endpoint(end, reason))
             self._in_utterance = False
         return endpoints
 

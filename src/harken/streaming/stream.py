@@ -19,14 +19,14 @@ from harken.results import Segment
 from harken.streaming.config import StreamingConfig, StreamOptions, config_in_noise
 from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
 from harken.streaming.latency import LatencyPlan
-from harken.streaming.load_shedding import LOAD_LEVELS, LoadMonitor, apply_load_level, highest_level
-from harken.streaming.speech import (
-    Endpointer,
-    SnrEstimator,
-    UtteranceEnd,
-    UtteranceStart,
-    is_noisy,
+from harken.streaming.load_shedding import (
+    LOAD_LEVELS,
+    NO_EXACT_FINALS,
+    LoadMonitor,
+    apply_load_level,
+    highest_level,
 )
+from harken.streaming.speech import Endpoint, Endpointer, SnrEstimator, is_noisy
 from harken.streaming.utterance import ActiveUtterance, TimedToken
 from harken.streaming.utterance_audio import (
     FINAL_SILENCE_FRAMES,
@@ -178,18 +178,18 @@ class Stream:
         self._silence_start_frame = self._endpointer.silence_start_frame
         yield from self._handle(self._endpointer.end(self._samples.end // HOP_SAMPLES, reason))
 
-    def _handle(self, endpoints: Sequence[UtteranceStart | UtteranceEnd]) -> RequestGenerator:
+    def _handle(self, endpoints: Sequence[Endpoint]) -> RequestGenerator:
         for endpoint in endpoints:
-            if isinstance(endpoint, UtteranceEnd):
+            if endpoint.reason:
                 yield from self._end_utterance(endpoint)
             else:
-                self._begin_utterance(endpoint)
+                self._begin_utterance(endpoint.frame)
 
-    def _begin_utterance(self, utterance_start: UtteranceStart) -> None:
-        self._utterance = self._following or self._new_utterance(utterance_start.frame)
+    def _begin_utterance(self, start_frame: int) -> None:
+        self._utterance = self._following or self._new_utterance(start_frame)
         self._following = None
         self._shown_text, self._shown_tokens = ("", ""), len(self._utterance.committed)
-        self._emit(SpeechStarted, utterance_start.frame / FRAMES_PER_SECOND)
+        self._emit(SpeechStarted, start_frame / FRAMES_PER_SECOND)
 
     def _new_utterance(self, start_frame: int) -> ActiveUtterance:
         backend = self._worker.backend
@@ -219,11 +219,11 @@ class Stream:
                 self._emit_interim(utterance, response.compute_s)
             self._record_load(response.compute_s)
 
-    def _end_utterance(self, utterance_end: UtteranceEnd) -> RequestGenerator:
+    def _end_utterance(self, utterance_end: Endpoint) -> RequestGenerator:
         """Emit the final segments of the current utterance, and its end."""
         utterance, self._utterance = self._utterance, None
         assert utterance, "an utterance that ends has begun"
-        exact = self._options.finals != "streamed" and LOAD_LEVELS[self._load_monitor.level].exact_finals
+        exact = self._options.finals != "streamed" and self._load_monitor.level < NO_EXACT_FINALS
         exact |= self._turn_frame is not None  # the final of its first part has waited
         response = ModelResponse()
         if exact:
@@ -252,7 +252,7 @@ class Stream:
         self._emit(SpeechEnded, utterance_end.frame / FRAMES_PER_SECOND, compute_s, reason=utterance_end.reason)
         self._record_load(compute_s)
 
-    def _final_request(self, utterance: ActiveUtterance, utterance_end: UtteranceEnd) -> FinalRequest | None:
+    def _final_request(self, utterance: ActiveUtterance, utterance_end: Endpoint) -> FinalRequest | None:
         """Return the request for an exact final; None if it waits for the next part of the turn."""
         is_first = self._turn_frame is None
         first_frame = utterance.audio.start_frame if self._turn_frame is None else self._turn_frame
@@ -374,7 +374,7 @@ class Stream:
     def _record_load(self, compute_s: float = 0.0) -> None:
         monitor = self._load_monitor
         if monitor.record(self._now_sample / SAMPLE_RATE, compute_s):
-            self._emit_load(level=monitor.level, lag_s=monitor.lag_s, detail=LOAD_LEVELS[monitor.level].detail)
+            self._emit_load(level=monitor.level, lag_s=monitor.lag_s, detail=LOAD_LEVELS[monitor.level])
 
     def _emit_load(self, **fields: Any) -> None:
         self._emit(LoadChanged, self._now_sample / SAMPLE_RATE, **fields)

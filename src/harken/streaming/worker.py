@@ -6,7 +6,7 @@ stream never waits, and the worker that runs several of them decides which reque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -125,9 +125,7 @@ class ModelWorker:
     Parameters
     ----------
     window_decoder : WindowDecoder
-        The model, and the options of a transcription.
-    clock : callable, optional
-        Returns seconds, to measure computing times. Without it nothing is measured, and they are 0.
+        The model, and the options of a transcription. Without a clock no computing times are measured, and they are 0.
 
     Attributes
     ----------
@@ -139,14 +137,14 @@ class ModelWorker:
         True with a clock.
     """
 
-    def __init__(self, window_decoder: WindowDecoder, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, window_decoder: WindowDecoder) -> None:
         self.backend: Backend = window_decoder.backend
         self.tokenizer, self.options = window_decoder.tokenizer, window_decoder.options
         self.speech_detector = window_decoder.speech_detector
         self.stats = DecodeStats()
         self.compute_s = 0.0
-        self.measures_time = clock is not None
-        self._clock, self._window_decoder = clock, window_decoder
+        self.measures_time = window_decoder.clock is not None
+        self._window_decoder = window_decoder
         self._logit_rules = window_decoder.make_rules(timestamps=False)
 
     def run(self, streams: Sequence[RequestGenerator]) -> None:
@@ -163,11 +161,12 @@ class ModelWorker:
     def _compute(self, requests: Sequence[ModelRequest]) -> list[ModelResponse]:
         partial_requests = [request for request in requests if isinstance(request, PartialRequest)]
         final_requests = [request for request in requests if isinstance(request, FinalRequest)]
-        start_s = self._time_s()
+        now_s = self._window_decoder.now_s
+        start_s = now_s()
         partials = iter(self._decode_partials(partial_requests) if partial_requests else [])
-        partial_compute_s = self._time_s() - start_s
+        partial_compute_s = now_s() - start_s
         finals = iter(final_pass(self._window_decoder, final_requests))
-        total_compute_s = self._time_s() - start_s
+        total_compute_s = now_s() - start_s
         self.compute_s += total_compute_s
         return [
             replace(next(partials), compute_s=partial_compute_s)
@@ -175,9 +174,6 @@ class ModelWorker:
             else replace(next(finals), compute_s=total_compute_s)
             for request in requests
         ]
-
-    def _time_s(self) -> float:
-        return self._clock() if self._clock else 0.0
 
     def _decode_partials(self, requests: Sequence[PartialRequest]) -> list[ModelResponse]:
         self._encode_chunks(requests)

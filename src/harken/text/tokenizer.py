@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import codecs
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from harken.errors import CheckpointError, OptionError
 from harken.text.languages import LANGUAGES, LANGUAGES_WITHOUT_SPACES, to_language_code
@@ -24,12 +23,9 @@ from harken.text.vocabulary import (
     MIN_MULTILINGUAL_VOCAB,
     N_ENGLISH_TOKENS,
     N_TIMESTAMPS,
-    Arrangement,
     BytePairEncoder,
-    GenerationConfig,
     builtin_tokens,
     bytes_to_unicode,
-    named_ids,
     read_tokens,
     unicode_to_bytes,
 )
@@ -57,25 +53,6 @@ class TokenKind(StrEnum):
     TASK = "task"
     CONTROL = "control"
     TIMESTAMP = "timestamp"
-
-
-class VocabularySource(Protocol):
-    """The vocabulary of a checkpoint: a list of tokens, a file, or neither."""
-
-    @property
-    def tokens(self) -> Sequence[bytes]: ...
-
-    @property
-    def path(self) -> Path | None: ...
-
-    @property
-    def arrangement(self) -> Arrangement | None: ...
-
-    @property
-    def config(self) -> GenerationConfig: ...
-
-    @property
-    def model(self) -> Path: ...
 
 
 class Tokenizer:
@@ -156,52 +133,6 @@ class Tokenizer:
     def has_same_vocabulary(self, other: Tokenizer) -> bool:
         """Return True if both have the same token for every id."""
         return (self.n_vocab, *self._tokens) == (other.n_vocab, *other._tokens)
-
-    @classmethod
-    def from_source(cls, source: VocabularySource, n_vocab: int) -> Tokenizer:
-        """Build from the tokens or the file of a checkpoint, or from the built-in vocabulary if it has none.
-
-        Raises
-        ------
-        CheckpointError
-            As for `from_file`, or if the ids of special tokens are others than the files of the checkpoint say.
-        """
-        file, own = source.path or source.model, source.arrangement
-        try:
-            if own:
-                tokenizer = cls(
-                    own.tokens,
-                    n_vocab,
-                    multilingual=own.multilingual,
-                    languages=own.languages,
-                    has_timestamps=own.has_timestamps,
-                )
-                tokenizer.model_ids = own.ids
-            elif source.tokens:
-                tokenizer = cls.from_tokens(source.tokens, n_vocab)
-            elif source.path:
-                tokenizer = cls.from_file(source.path, n_vocab)
-            else:
-                tokenizer = cls.builtin(n_vocab)
-        except CheckpointError as error:
-            named = str(error).startswith(f"{file}: ")
-            raise error if named else CheckpointError(f"{file}: {error}") from None
-        tokenizer._check_special_ids(source.config.path, source.config.special_ids)
-        if source.path and not own:
-            tokenizer._check_special_ids(source.path, named_ids(source.path))
-        return tokenizer
-
-    def _check_special_ids(self, file: Path, ids: Mapping[str, int]) -> None:
-        """Refuse a file that says other ids of special tokens than this vocabulary has: it is another model's."""
-        own = {"<|notimestamps|>": self.no_timestamps}
-        if self.multilingual:
-            own |= {"<|transcribe|>": self.transcribe, "<|translate|>": self.translate}
-        for name, token in own.items():
-            if ids.get(name, self.model_ids[token]) != self.model_ids[token]:
-                raise CheckpointError(
-                    f"{file}: the id of {name} is {ids[name]}, allowed is {self.model_ids[token]}, which the model's "
-                    "vocabulary has: add the tokenizer.json that belongs to this model, or remove what is another's"
-                )
 
     @classmethod
     def from_file(cls, path: Path | str, n_vocab: int) -> Tokenizer:

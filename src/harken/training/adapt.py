@@ -177,7 +177,6 @@ class _EncoderPosition:
     """`harken.contract.StreamingEncoderState` that encodes nothing and knows how much is final."""
 
     final_positions: int = 0
-    positions: int = 0
 
 
 def hear_whole(samples: Floats, dims: Dims, options: AdaptOptions) -> list[HeardChunk]:

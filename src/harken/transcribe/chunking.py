@@ -6,6 +6,7 @@ a window are mel frames from its start; positions in the recording are mel frame
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,13 +15,11 @@ from typing import Protocol
 
 import numpy as np
 
-from harken.audio.vad import RegionTracker, SpeechDetector, SpeechRegion, VadOptions
+from harken.audio.vad import FrameSpan, RegionTracker, SpeechDetector, VadOptions
 from harken.contract import Floats
 from harken.transcribe.mel_windows import MelWindows
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, WINDOW_FRAMES
 
-FrameSpan = tuple[int, int]
-"""First mel frame, and the one behind the last."""
 FrameSpans = tuple[FrameSpan, ...]
 """In order of time, without overlap."""
 ClipRange = tuple[int, int | None]
@@ -208,6 +207,8 @@ class SpeechSegmenter:
     ----------
     regions : list of (int, int)
         Mel frames of the speech that is certain so far.
+    probabilities : array of float
+        Of speech so far, one for every 512 samples.
     peak : float
         Largest magnitude of the samples so far: tells quiet sound from digital silence where there is no speech.
     """
@@ -229,11 +230,10 @@ class SpeechSegmenter:
                 min_speech_s=options.min_speech_s,
             )
         )
-        self._word_regions: list[SpeechRegion] = []
-        self._probabilities = np.empty(1024, np.float32)
-        self._n_chunks = 0
+        self._word_regions: list[FrameSpan] = []
         self._n_samples = 0
-        self.regions: list[SpeechRegion] = []
+        self.regions: list[FrameSpan] = []
+        self.probabilities = array("f")
         self.peak = 0.0
 
     def blocks(self) -> Iterator[Floats]:
@@ -279,12 +279,7 @@ class SpeechSegmenter:
                 yield ()
             yield from packer.flush()
 
-    @property
-    def probabilities(self) -> Floats:
-        """Probabilities of speech so far, one for every 512 samples."""
-        return self._probabilities[: self._n_chunks]
-
-    def word_regions(self, start: int, end: int) -> list[SpeechRegion]:
+    def word_regions(self, start: int, end: int) -> list[FrameSpan]:
         """Return the speech near a stretch that has been read, without the silences between words."""
         first = bisect_left(self._word_regions, start, key=lambda region: region[1])
         last = bisect_right(self._word_regions, end, key=lambda region: region[0])
@@ -299,11 +294,7 @@ class SpeechSegmenter:
         self._word_regions += self._word_vad.flush(self._n_samples // HOP_SAMPLES)
 
     def _add_probabilities(self, probabilities: Floats) -> None:
-        n_chunks = self._n_chunks + len(probabilities)
-        while n_chunks > len(self._probabilities):
-            self._probabilities = np.concatenate([self._probabilities, np.empty_like(self._probabilities)])
-        self._probabilities[self._n_chunks : n_chunks] = probabilities
-        self._n_chunks = n_chunks
         values = probabilities.tolist()
+        self.probabilities.extend(values)
         self.regions += self._vad.feed(values)
         self._word_regions += self._word_vad.feed(values)

@@ -15,10 +15,10 @@ from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
+from harken.audio.vad import FrameSpan
 from harken.decoding import Hypothesis
 from harken.results import Segment, UnwrittenSpeech, Word
 from harken.text import Tokenizer
-from harken.transcribe.chunking import FrameSpan
 from harken.transcribe.window_decoder import WindowResult
 from harken.transcribe.window_segments import SegmentMaker, TokenSegment, WindowText
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND

@@ -170,17 +170,16 @@ def silence_phrases() -> frozenset[str]:
     return frozenset(map(normalize_phrase, phrases))
 
 
-def mean_speech_probability(probabilities: NDArray[np.float32], spans: FrameSpans) -> float:
+def mean_speech_probability(probabilities: Sequence[float], spans: FrameSpans) -> float:
     """Return the mean probability of speech in some spans of the recording, 0 without any.
 
     The probabilities are those of all chunks of a `harken.audio.vad.SpeechDetector`, the spans in mel frames.
     """
     frames_per_chunk = CHUNK_SAMPLES / HOP_SAMPLES
-    span_probabilities = [
-        probabilities[int(start / frames_per_chunk) : math.ceil(end / frames_per_chunk)] for start, end in spans
-    ]
-    concatenated = np.concatenate([np.empty(0, np.float32), *span_probabilities])
-    return float(concatenated.mean()) if len(concatenated) else 0.0
+    in_spans: list[float] = []
+    for start, end in spans:
+        in_spans.extend(probabilities[int(start / frames_per_chunk) : math.ceil(end / frames_per_chunk)])
+    return float(np.array(in_spans, np.float32).mean()) if in_spans else 0.0
 
 
 def attended_stretch(attention: NDArray[np.float32], n_positions: int) -> tuple[int, int]:

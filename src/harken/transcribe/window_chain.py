@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harken.results import Segment, UnwrittenSpeech
 from harken.transcribe.gap_filling import GapFilling
@@ -260,7 +260,7 @@ class WindowChain:
     def _make_outcome(self, filling: GapFilling) -> WindowOutcome:
         """Return the outcome of a window and its gaps."""
         assert self.language, "the language is resolved with the request"
-        window, advance = filling.window, filling.window.advance
+        window = filling.window
         previous_tokens, last_speech_s = self._context.previous_tokens, self._context.last_speech_s
         segments: list[tuple[Segment, str | None]] = []
         draft_tokens: tuple[int, ...] = ()
@@ -274,7 +274,7 @@ class WindowChain:
                     last_speech_s=last_speech_s,
                     speech=self._word_regions_s(window),
                 )
-                advance = self._advance_behind_words(window, refined)
+                window = replace(window, advance=self._advance_behind_words(window, refined))
             segments = [
                 (segment, scored.drop_reason)
                 for (scored, _), segment in zip(scored_segments, refined, strict=True)
@@ -285,10 +285,9 @@ class WindowChain:
             draft_tokens = shift_timestamps(
                 decoded.hypothesis.tokens[window.scored[-1].behind :],
                 self._maker.timestamp_begin,
-                round(advance),
+                round(window.advance),
             )
-        # Not into the padding.
-        advance_frames = min(round(advance * FRAMES_PER_POSITION), window.n_frames)
+        advance_frames = window.end_frame
         text_end = self._text_end(window.offset, window.n_frames)
         if text_end is not None and advance_frames >= text_end * FRAMES_PER_POSITION:
             advance_frames = window.n_frames

@@ -287,9 +287,9 @@ class WindowDecoder:
             mel = np.concatenate([windows[i].mel for i in indices])
             if positions:  # padding is constant, so the last of these frames are those of any position in it
                 mel = mel[:, :, : FRAMES_PER_POSITION * positions.encoded]
-            began_s = self._now_s()
+            began_s = self.now_s()
             features = self.backend.encode(mel, positions)
-            encode_s = self._now_s() - began_s
+            encode_s = self.now_s() - began_s
             batch = EncodedBatch(features, positions is not None, encode_s / len(indices))
             if self.speculator:
                 batch.draft_context = DraftContext(
@@ -440,7 +440,7 @@ class WindowDecoder:
             for callbacks in unique_callbacks:
                 callbacks.handle_step(step)
 
-        began_s = self._now_s()
+        began_s = self.now_s()
         decoded_windows, stats = decode_with_fallback(
             self.backend,
             features,
@@ -458,7 +458,7 @@ class WindowDecoder:
         )
         stats += DecodeStats(
             encode_s=sum(request.encoded.batch.encode_s for request in requests),
-            decode_s=self._now_s() - began_s,
+            decode_s=self.now_s() - began_s,
         )
         self.stats += stats
         results = [
@@ -483,5 +483,6 @@ class WindowDecoder:
         """Return the tokens of a text that follows other text; none without a text."""
         return self.tokenizer.encode(" " + text.strip()) if text else []
 
-    def _now_s(self) -> float:
+    def now_s(self) -> float:
+        """Return the time of the clock; 0 without one."""
         return self.clock() if self.clock else 0.0

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from harken.audio.vad import FrameSpan
 from harken.results import Segment, Word
-from harken.transcribe.chunking import FrameSource, FrameSpan, SpeechSegmenter, speech_in_window, total_frames
+from harken.transcribe.chunking import FrameSource, SpeechSegmenter, speech_in_window, total_frames
 from harken.transcribe.hallucination import (
     HallucinationFeatures,
     attended_stretch,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from harken.backends.native.library import Matrix
 from harken.backends.native.packed_file import ArrayShape, Put
+from harken.checkpoints.model_files import from_bfloat16
 from harken.contract import Arrays, Floats
 
 GROUP, BLOCK = 16, 32
@@ -182,11 +183,6 @@ def to_bfloat16(values: Floats) -> BFloat16:
     """Round away from zero, so that no weight of a block is more than its largest integer times the scale."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + np.uint32(0xFFFF)) >> np.uint32(16)).astype(np.uint16)
-
-
-def from_bfloat16(values: BFloat16) -> Floats:
-    """Return the values in float32."""
-    return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def pack_integers(integers: Int8, bits: int) -> NDArray[np.int8] | NDArray[np.uint8]:

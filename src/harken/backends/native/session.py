@@ -37,10 +37,6 @@ class NativeSession:
         self._handle = decoder.open_session(windows, row_windows, attention)
         close_when_collected(self, decoder.close_session, self._handle, windows)
 
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(self._lengths)
-
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> NativeLogits:
         decoder = self._decoder
         counts = array("i", map(len, tokens))

@@ -236,9 +236,5 @@ class DecoderWeights:
                     scale = np.float32(head_size**-0.5 if source in SCALED else 1)
                     weight, bias = (folded[f"{block}.{source}.{part}"] * scale for part in ("weight", "bias"))
                     matrix.write(put, weight, bias)
-        self.head.write(
-            put, *(self._of_vocab_subset(folded[f"{LM_HEAD}.{part}"]) for part in ("weight", "bias"))
-        )
-
-    def _of_vocab_subset(self, rows: Floats) -> Floats:
-        return rows if self.vocab_subset is None else rows[self.vocab_subset]
+        scored = slice(None) if self.vocab_subset is None else self.vocab_subset
+        self.head.write(put, *(folded[f"{LM_HEAD}.{part}"][scored] for part in ("weight", "bias")))

@@ -124,15 +124,11 @@ class NumpySession:
         self._captures_attention = attention
         self._rows: list[tuple[int, tuple[int, ...]]] = [(window, ()) for window in row_windows]
 
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(len(tokens) for _, tokens in self._rows)
-
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
         self._rows = [
             (window, (*seen, *map(int, new))) for (window, seen), new in zip(self._rows, tokens, strict=True)
         ]
-        assert max(self.lengths) <= self._capacity, "a row has outgrown the session"
+        assert max(len(seen) for _, seen in self._rows) <= self._capacity, "a row has outgrown the session"
         last_logits = [
             self._decode(row)[0][-min(last_n, len(new)) :] for row, new in enumerate(tokens) if len(new)
         ]
@@ -201,10 +197,6 @@ class NumpyEncoderState:
     @property
     def final_positions(self) -> int:
         return sum(chunk.final_positions for chunk in self._chunks)
-
-    @property
-    def positions(self) -> int:
-        return self._chunks[-1].first_position + self._chunks[-1].positions if self._chunks else 0
 
     def append_chunk(self, mel: Floats, final_frames: int) -> None:
         """Append a chunk of shape (n_mels, frames), of which the first `final_frames` are final."""

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +42,8 @@ PROCESSOR_DESCRIPTION = Path("/proc/cpuinfo")
 
 COMPUTING = "computing"
 
-BoundGraph = Callable[[Arrays, Arrays], None]
-"""A function that runs a graph over inputs and writes into outputs, C-contiguous float32 arrays by name."""
+Graph = Callable[[Arrays, Arrays], None]
+"""A function that runs a compiled graph over inputs and writes into outputs, C-contiguous float32 arrays by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,6 @@ def write_graph(graph: BuiltGraph, folder: Path) -> None:
             raise OSError(f"{name} was not written whole")
 
 
-class Graph(Protocol):
-    """A compiled graph; calling it computes all given outputs from all inputs."""
-
-    def __call__(self, inputs: Arrays, outputs: Arrays) -> None: ...
-
-
 class OnnxRuntimeGraph:
     """A graph in ONNX Runtime on the CPU.
 
@@ -122,7 +116,7 @@ class OnnxRuntimeGraph:
     def __call__(self, inputs: Arrays, outputs: Arrays) -> None:
         self.bind({}, {})(inputs, outputs)
 
-    def bind(self, inputs: Arrays, outputs: Arrays) -> BoundGraph:
+    def bind(self, inputs: Arrays, outputs: Arrays) -> Graph:
         """Bind arrays that stay at the same address, and return a function that takes all other inputs and outputs.
 
         An array may be bound as an input and as an output if the graph reads nothing of it after writing to it.

@@ -28,7 +28,7 @@ import numpy as np
 
 from harken.backends.encoding import EncodedWindows
 from harken.backends.host_logits import HostLogits
-from harken.backends.onnx.runtimes import BoundGraph, OnnxRuntimeGraph
+from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph
 from harken.checkpoints.alignment_heads import KeptHeads
 from harken.contract import Floats, Ints, SparsePositions
 from harken.types import Dims
@@ -131,11 +131,7 @@ class OnnxSession:
         ]
         self._n_slots = INITIAL_SLOTS
         self._kv_cache = self._allocate_cache(INITIAL_SLOTS)
-        self._run_graph: BoundGraph | None = None
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(map(len, self._row_slots))
+        self._run_graph: Graph | None = None
 
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
         rows_by_window: list[list[int]] = [[] for _ in self._windows]
@@ -157,7 +153,7 @@ class OnnxSession:
         self._append_slots(outputs, rows_by_window, tokens, new_slots)
         return HostLogits(outputs["logits"], self._vocab_subset)
 
-    def _bind(self) -> BoundGraph:
+    def _bind(self) -> Graph:
         """Bind the arrays that stay at their address: KV cache, cross-attention keys and values, and mask."""
         past = {name: array for name, array in self._kv_cache.items() if name != ATTENTION_CACHE}
         present = {name.replace("past", "present"): array for name, array in past.items()}

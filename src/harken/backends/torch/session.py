@@ -87,10 +87,6 @@ class TorchSession:
         cache_windows = [windows.index(window) for window in row_windows]
         self._rows = [_Row(cache_row, 0) for cache_row in _assign_cache_rows(cache_windows, rows_per_window)]
 
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(row.length for row in self._rows)
-
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> TorchLogits:
         cache, before, max_new_tokens = self._cache, self._rows, max(map(len, tokens), default=0)
         device = cache.model.device

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from time import perf_counter
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -38,22 +37,11 @@ MAX_CUDA_GRAPHS = 32
 WARMUP_RUNS = 2
 
 StepFunction = Callable[[Tensor], Tensor]
+GraphCapture = Callable[[StepFunction, Tensor], tuple[Callable[[], None], Tensor]]
+"""Capture a step over a static input without computing it.
 
-
-class GraphCapture(Protocol):
-    """A way to capture a step over a static input."""
-
-    def __call__(self, step: StepFunction, static_input: Tensor) -> tuple[Callable[[], None], Tensor]:
-        """Capture a step without computing it.
-
-        Returns
-        -------
-        replay : callable
-            Computes the step over the current content of `static_input`.
-        output : Tensor
-            Holds the result of the last replay.
-        """
-        ...
+Return what computes it over the current content of the input, and the tensor that then holds the result.
+"""
 
 
 class CudaGraphCapture:
