@@ -77,6 +77,7 @@ REFUSED = [
     ("listen talk.wav --record ''", 2, "--record '': allowed is the name of a file"),
     ("listen talk.wav --record -", 2, "--record -: allowed is a file, since standard output shows the"),
     ("listen talk.wav -o talk.doc", 2, "'-o' / '--output': 'talk.doc': allowed endings"),
+    ("listen talk.wav -o talk.rttm", 2, "--output talk.rttm has turns of speakers: give --speakers, too"),
     ("listen talk.wav -o talk.srt --record none/a.wav", 5, f"none/a.wav: {NO_FOLDER}"),
     ("listen talk.wav -o none/a.srt --record a.wav", 5, f"none/a.srt: {NO_FOLDER}"),
     ("listen talk.wav --record ./talk.wav", 2, "./talk.wav, which is talk.wav, would be overwritten"),

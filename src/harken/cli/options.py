@@ -27,6 +27,8 @@ HTTP_OPTIONS = ("host", "port", "certfile", "keyfile", "api_key", "auth", "origi
 """Fields of `ServeOptions` that are options of 'mcp' too, which is no server on the network without its flag."""
 WORD_FORMATS = {"words.tsv", "html"}
 """Formats that show words, so that word timestamps need not be asked for."""
+TURNS = "rttm"
+"""The format that is empty without speakers."""
 
 MOST_SHOWN = 60
 """Characters of a value in a message."""
