@@ -29,6 +29,7 @@ from harken.cli.options import (
     TURNS,
     WORD_FORMATS,
     Command,
+    ResultPath,
     dataclass_options,
     is_given,
     single_option,
@@ -106,7 +107,7 @@ def _parse_transcript_path(name: str) -> tuple[Path, str]:
     type=_parse_transcript_path,
     help=f"Write a transcript too, in the format that its name ends with: {', '.join(FORMATS)}.",
 )
-@output_option("--record", metavar="FILE", help="Write the audio to a WAV file, 16 kHz.")
+@output_option("--record", metavar="FILE", type=ResultPath(), help="Write the audio to a WAV file, 16 kHz.")
 @output_option("-q", "--quiet", is_flag=True, help="Print only errors and the text.")
 @output_option(
     "-v", "--verbose", is_flag=True, help="Report the engine and the delay, and at the end the speed."
@@ -244,8 +245,6 @@ def _check_options(file: str | None, params: dict[str, Any]) -> None:
     transcript, format_name = params["transcript"] or (None, "")
     for refused, message in (
         (file == "", "FILE '': allowed is a recording, or - for standard input"),
-        (params["record"] == "", "--record '': allowed is the name of a file"),
-        (params["record"] == STDIN, "--record -: allowed is a file, since standard output shows the text"),
         (params["quiet"] and params["verbose"], "--quiet and --verbose exclude each other"),
         (params["as_json"] and params["times"], "--times is for lines of text; --json has the times always"),
         (params["microphone"] is not None and params["pcm"], "--microphone and --pcm exclude each other"),

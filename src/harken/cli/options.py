@@ -60,6 +60,15 @@ class FilePath(click.Path):
         return super().convert(value, param, ctx)
 
 
+class ResultPath(FilePath):
+    """A path of a file for results, which standard output, where the text is, does not take."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "-":
+            self.fail("'-': allowed is a file, since standard output shows the text", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def parse_text(value: str) -> str:
     """Return a text, or refuse one in which bytes that are no text have become surrogates (see PEP 383)."""
     try:
