@@ -99,6 +99,15 @@ def test_damaged_default_model_fails(cli):
     )
 
 
+def test_wrong_folder_of_models_is_to_be_set_right(cli):
+    cli.monkeypatch.setenv("HARKEN_MODEL_DIR", "missing")
+    code, facts_by_part = report(cli)
+    assert code == 1
+    assert facts_by_part["advice"][-1] == (
+        "unset HARKEN_MODEL_DIR, or set it to a folder of models   # HARKEN_MODEL_DIR=missing: is not a directory"
+    )
+
+
 def test_small_without_an_assistant_is_advice_only(cli):
     def resolve_model(name, **_):
         if name == "tiny":

@@ -74,9 +74,10 @@ REFUSED = [
     ("listen - --pcm-rate 8000", 2, "--pcm-rate has no effect without --pcm"),
     ("listen talk.wav --quiet --verbose", 2, "--quiet and --verbose exclude each other"),
     ("listen talk.wav --json --times", 2, "--times is for lines of text; --json has the times"),
-    ("listen talk.wav --record ''", 2, "--record '': allowed is the name of a file"),
-    ("listen talk.wav --record -", 2, "--record -: allowed is a file, since standard output shows the"),
+    ("listen talk.wav --record ''", 2, "'--record': it is empty, and names no file"),
+    ("listen talk.wav --record -", 2, "'--record': '-': allowed is a file, since standard output"),
     ("listen talk.wav -o talk.doc", 2, "'-o' / '--output': 'talk.doc': allowed endings"),
+    ("listen talk.wav -o talk.rttm", 2, "--output talk.rttm has turns of speakers: give --speakers, too"),
     ("listen talk.wav -o talk.srt --record none/a.wav", 5, f"none/a.wav: {NO_FOLDER}"),
     ("listen talk.wav -o none/a.srt --record a.wav", 5, f"none/a.srt: {NO_FOLDER}"),
     ("listen talk.wav --record ./talk.wav", 2, "./talk.wav, which is talk.wav, would be overwritten"),
@@ -84,6 +85,11 @@ REFUSED = [
     ("listen talk.wav --batch-size 1", 2, "No such option '--batch-size'"),
     # decode
     ("decode talk.wav --batch-size 2", 2, "--batch-size 2: allowed is 1, as windows are shown"),
+    # eval, bench
+    ("eval . --json -", 2, "'--json': '-': allowed is a file, since standard output shows the text"),
+    ("eval . --html -", 2, "'--html': '-': allowed is a file, since standard output shows the text"),
+    ("eval . --hypotheses -", 2, "'--hypotheses': '-': allowed is a file, since standard output shows"),
+    ("bench talk.wav --json -", 2, "'--json': '-': allowed is a file, since standard output shows the text"),
     # mcp
     ("mcp", 2, "Missing option '--root'"),
     ("mcp --root none", 2, "Invalid value for '--root': Directory 'none' does not exist"),

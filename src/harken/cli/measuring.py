@@ -12,7 +12,7 @@ import click
 
 from harken.api import Recognizer
 from harken.cli.exits import SOME_FAILED
-from harken.cli.options import FilePath, single_option
+from harken.cli.options import ResultPath, single_option
 from harken.cli.signals import deferring_stop, saving_on_stop
 from harken.cli.terminal import Screen
 from harken.evaluation.error_rate import ErrorRate
@@ -32,7 +32,7 @@ json_option = partial(
     single_option,
     *("--json", "json_file"),
     metavar="FILE",
-    type=FilePath(),
+    type=ResultPath(),
     help="Write all results to a file as one JSON object.",
 )
 

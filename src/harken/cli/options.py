@@ -27,6 +27,8 @@ HTTP_OPTIONS = ("host", "port", "certfile", "keyfile", "api_key", "auth", "origi
 """Fields of `ServeOptions` that are options of 'mcp' too, which is no server on the network without its flag."""
 WORD_FORMATS = {"words.tsv", "html"}
 """Formats that show words, so that word timestamps need not be asked for."""
+TURNS = "rttm"
+"""The format that is empty without speakers."""
 
 MOST_SHOWN = 60
 """Characters of a value in a message."""
@@ -55,6 +57,15 @@ class FilePath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
             self.fail("it is empty, and names no file.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class ResultPath(FilePath):
+    """A path of a file for results, which standard output, where the text is, does not take."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "-":
+            self.fail("'-': allowed is a file, since standard output shows the text", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -20,6 +20,7 @@ from harken.cli.files_job import FilesJob
 from harken.cli.inputs import STDIN, expand_patterns, read_draft, recording_reference
 from harken.cli.model_options import model_options, speaker_options
 from harken.cli.options import (
+    TURNS,
     WORD_FORMATS,
     Command,
     FilePath,
@@ -38,8 +39,6 @@ from harken.manifests import RECORDING_SUFFIXES
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
 
-TURNS = "rttm"
-"""The format that is empty without speakers."""
 POLL_S = 2.0
 """Time between two looks; a file that did not change meanwhile is complete."""
 MOST_LOOKS = 300
