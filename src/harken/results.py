@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from harken.errors import OptionError
 
@@ -235,6 +236,18 @@ class Transcript:
     def text(self) -> str:
         """Text of all segments, without leading and trailing spaces."""
         return "".join(segment.text for segment in self.segments).strip()
+
+
+SpanT = TypeVar("SpanT", Word, Segment, UnwrittenSpeech, SpeakerTurn)
+
+
+def shifted(span: SpanT, by_s: float) -> SpanT:
+    """Return a span of time that is so much later, a segment with its words; times are in whole milliseconds."""
+    later = replace(span, start_s=round(span.start_s + by_s, 3), end_s=round(span.end_s + by_s, 3))
+    if isinstance(later, Segment):
+        words = tuple(shifted(word, by_s) for word in later.words)
+        return replace(later, seek_s=round(later.seek_s + by_s, 3), words=words)
+    return later
 
 
 def speakers_of(turns: Iterable[SpeakerTurn]) -> tuple[Speaker, ...]:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from harken.batch.inputs import PATH_KEYS, BatchRecording
 from harken.batch.locations import is_url
@@ -23,9 +23,8 @@ from harken.batch.store import PARQUET, REPORT, ROWS, ShardFiles, Store
 from harken.errors import importing
 from harken.formats import RecordingLink, as_json, render
 from harken.manifests import Json
-from harken.results import Segment, SpeakerTurn, Transcript, UnwrittenSpeech, Word
+from harken.results import Segment, Transcript, shifted
 
-ItemT = TypeVar("ItemT", Segment, Word, UnwrittenSpeech, SpeakerTurn)
 COLUMNS: dict[str, Any] = {
     "id": str,
     "audio_filepath": str,
@@ -118,18 +117,11 @@ def shift_times(transcript: Transcript, offset_s: float) -> Transcript:
     """Return a transcript of a piece with its times counted from the start of the recording."""
     if not offset_s:
         return transcript
-
-    def shifted(item: ItemT) -> ItemT:
-        return replace(item, start_s=item.start_s + offset_s, end_s=item.end_s + offset_s)
-
     return replace(
         transcript,
-        segments=tuple(
-            replace(shifted(segment), words=tuple(map(shifted, segment.words)))
-            for segment in transcript.segments
-        ),
-        unwritten=tuple(map(shifted, transcript.unwritten)),
-        turns=tuple(map(shifted, transcript.turns)),
+        segments=tuple(shifted(segment, offset_s) for segment in transcript.segments),
+        unwritten=tuple(shifted(speech, offset_s) for speech in transcript.unwritten),
+        turns=tuple(shifted(turn, offset_s) for turn in transcript.turns),
     )
 
 

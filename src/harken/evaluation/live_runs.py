@@ -33,7 +33,7 @@ from harken.evaluation.latency import (
 from harken.evaluation.scoring import EvalHypothesis, Failure, score, summarise
 from harken.evaluation.speed import median_run, rotation
 from harken.manifests import Entry
-from harken.results import Word
+from harken.results import Word, shifted
 from harken.streaming import FinalSegment, Interim, LiveSession, LoadChanged
 from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
@@ -109,7 +109,7 @@ def reference_word_times(
         else:
             segments = recognizer.transcribe(samples, options, word_timestamps=True).result().segments
             found = (word for segment in segments for word in segment.words)
-        words += (replace(word, start_s=word.start_s + start_s, end_s=word.end_s + start_s) for word in found)
+        words += (shifted(word, start_s) for word in found)
         start_s += len(samples) / SAMPLE_RATE
     return tuple(words)
 

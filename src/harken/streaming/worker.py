@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from harken.audio import stream_audio
 from harken.contract import Backend, Features, Floats, StreamingEncoderState
 from harken.decoding import DecodeStats, PartialHypothesis, PartialWindow, decode_partial
-from harken.results import Segment
+from harken.results import Segment, shifted
 from harken.streaming.utterance_audio import EncoderChunk
 from harken.transcribe import RecordingTranscriber, Scheduler, WindowDecoder
 from harken.transcribe.language_id import LanguageProbabilities
@@ -269,19 +269,8 @@ def final_pass(window_decoder: WindowDecoder, requests: Sequence[FinalRequest]) 
     scheduler = Scheduler(window_decoder, recordings, FINAL_BATCH_SIZE, first_window_alone=False)
     return [
         ModelResponse(
-            segments=tuple(_shifted(segment, request.start_s) for segment in scheduler.segments(recording)),
+            segments=tuple(shifted(segment, request.start_s) for segment in scheduler.segments(recording)),
             languages=recording.language_posterior,
         )
         for request, recording in zip(requests, recordings, strict=True)
     ]
-
-
-def _shifted(segment: Segment, offset_s: float) -> Segment:
-    """Return a segment with times in the stream."""
-    return replace(
-        segment,
-        start_s=segment.start_s + offset_s,
-        end_s=segment.end_s + offset_s,
-        seek_s=segment.seek_s + offset_s,
-        words=tuple(replace(w, start_s=w.start_s + offset_s, end_s=w.end_s + offset_s) for w in segment.words),
-    )
