@@ -81,10 +81,10 @@ def test_names_that_are_not_utf_8_are_written_with_escapes():
 
 
 def test_times_of_a_piece_count_from_the_start_of_the_recording_in_whole_milliseconds():
-    shifted = shift_times(TRANSCRIPT, 100.003)
+    shifted = shift_times(TRANSCRIPT, 0.519)
     (segment,) = shifted.segments
-    assert (segment.start_s, segment.end_s, segment.words[0].start_s) == (100.503, 101.003, 100.503)
-    assert (shifted.unwritten[0].start_s, shifted.duration_s) == (101.003, 2.0)
+    assert (segment.start_s, segment.end_s, segment.words[0].start_s) == (1.019, 1.519, 1.019)
+    assert (shifted.unwritten[0].start_s, shifted.duration_s) == (1.519, 2.0)
     assert shift_times(TRANSCRIPT, 0.0) is TRANSCRIPT
 
 
