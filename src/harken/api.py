@@ -138,7 +138,8 @@ def load(
         If it is damaged or not Whisper, or the adapter was made for another model.
     OptionError
         If a value is of another type; if `backend`, `device`, `precision` or `attention` is not one of those above, or
-        this machine cannot compute there or in it; or if the assistant has another vocabulary.
+        this machine cannot compute there or in it; if the assistant has another vocabulary; or if the environment
+        variable ``HARKEN_MODEL_DIR`` names no directory.
     BackendUnavailable
         If the runtime is not installed, or the native decoder was not built.
     """

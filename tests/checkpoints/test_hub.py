@@ -220,7 +220,7 @@ def test_folder_of_ones_own_comes_first(stub, tmp_path, monkeypatch):
         monkeypatch.setenv("HARKEN_MODEL_DIR", str(own))
         assert resolve_model("small") == own / name
     monkeypatch.setenv("HARKEN_MODEL_DIR", "none")
-    with pytest.raises(CheckpointNotFound, match="HARKEN_MODEL_DIR=none: is not a directory"):
+    with pytest.raises(OptionError, match="HARKEN_MODEL_DIR='none': allowed is a directory"):
         resolve_model("small")
 
 

@@ -104,7 +104,7 @@ def test_wrong_folder_of_models_is_to_be_set_right(cli):
     code, facts_by_part = report(cli)
     assert code == 1
     assert facts_by_part["advice"][-1] == (
-        "unset HARKEN_MODEL_DIR, or set it to a folder of models   # HARKEN_MODEL_DIR=missing: is not a directory"
+        "unset HARKEN_MODEL_DIR, or set it to a folder of models   # HARKEN_MODEL_DIR='missing': allowed is a directory"
     )
 
 

