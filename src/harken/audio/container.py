@@ -61,6 +61,7 @@ class AudioDecoder:
         self._file = file
         self._container = container
         self._stream: AudioStream = streams[0]
+        self._has_times = container.format.name.startswith(_TIMED_FORMATS)
         self._position_s = 0.0  # of what was decoded
         self._holes_s = 0.0
         # What of the holes the duration of a header does not have, or has as sound: before it, and damaged packets.
@@ -147,7 +148,7 @@ class AudioDecoder:
     def _hole_s(self, frame: AudioFrame) -> float:
         """Return how long there is no sound before a frame, which a player fills with silence."""
         start = self._container.start_time  # of the video, too, in microseconds
-        if frame.pts is None or start is None or not self._container.format.name.startswith(_TIMED_FORMATS):
+        if frame.pts is None or start is None or not self._has_times:
             return 0.0
         hole_s = float(frame.pts * frame.time_base) - start / 1e6 - self._position_s - self._holes_s
         return hole_s if _LEAST_HOLE_S < hole_s < _LONGEST_HOLE_S else 0.0

@@ -24,6 +24,7 @@ _HEADER_BYTES = 64
 _MAX_CHUNKS = 10_000
 _MAX_MP3_TAGS = 10
 _MP3_SEARCH_BYTES = 4096
+_MAX_MP3_TAG_END = 54  # behind the counts of VBRI; those of Xing end before
 _OGG_HEADER_BYTES = 27
 _MAX_OGG_PAGE_BYTES = _OGG_HEADER_BYTES + 255 + 255 * 255
 
@@ -140,23 +141,24 @@ def _mp3_length(file: FFmpegInput) -> tuple[int | None, float]:
         start += 10 * bool(tag[5] & 0x10)  # a footer
     head = file.read_at(start, _MP3_SEARCH_BYTES)
     for at in range(len(head) - 3):
-        if head[at] == 0xFF and (announced := _announced(head[at:])):
+        if head[at] == 0xFF and (announced := _announced(head, at)):
             n_bytes, duration_s = announced
             return start + at + n_bytes if n_bytes else None, duration_s
     return None, 0.0
 
 
-def _announced(frame: bytes) -> tuple[int, float] | None:
-    """Return the bytes and seconds that a first frame of MPEG audio, layer III, announces; None if it is no frame.
+def _announced(head: bytes, at: int) -> tuple[int, float] | None:
+    """Return the bytes and seconds that a frame of MPEG audio, layer III, announces; None if there is no frame.
 
     They are 0 if it does not say.
     """
-    (bits,) = struct.unpack_from(">I", frame)
+    (bits,) = struct.unpack_from(">I", head, at)
     version, layer, rate, mono = bits >> 19 & 3, bits >> 17 & 3, bits >> 10 & 3, bits >> 6 & 3 == 3
     if bits >> 21 != 0x7FF or version == 1 or layer != 1 or rate == 3:
         return None
     rate_hz = (44_100, 48_000, 32_000)[rate] >> {3: 0, 2: 1, 0: 2}[version]
     mpeg1 = version == 3
+    frame = head[at : at + _MAX_MP3_TAG_END]
     tag = 4 + ((17 if mono else 32) if mpeg1 else (9 if mono else 17))
     n_frames = n_bytes = 0
     if frame[36:40] == b"VBRI" and len(frame) >= 54:
