@@ -267,13 +267,11 @@ class SegmentMaker:
 
     def _make_segment(self, scored: TokenSegment, window: WindowText) -> Segment:
         result, decoded = window.result, window.result.decoded
-        start_s, end_s = self._times_s(window, scored.start, scored.end)
         # A timestamp in the audio kept around speech would lengthen the segment by all of the silence left out there.
-        start, end = window.source_frame(scored.start), window.source_frame(scored.end)
         slack = (self._options.vad_speech_pad_s + _TIMESTAMP_ERROR_S) * FRAMES_PER_SECOND
-        beside_silence = self.frame_source.start_s(start, slack), self.frame_source.end_s(end, slack)
-        if beside_silence[0] < beside_silence[1]:
-            start_s, end_s = beside_silence
+        start_s, end_s = self._times_s(window, scored.start, scored.end, slack)
+        if start_s == end_s:  # all of it is so near to silence
+            start_s, end_s = self._times_s(window, scored.start, scored.end)
         return Segment(
             index=0,
             start_s=start_s,
@@ -311,10 +309,10 @@ class SegmentMaker:
             for segment, timings in zip(segments, words, strict=True)
         ], median_duration
 
-    def _times_s(self, window: WindowText, start: float, end: float) -> tuple[float, float]:
-        """Return the times in the recording of two positions of a window."""
-        start_s = self.frame_source.start_s(window.source_frame(start))
-        return start_s, max(start_s, self.frame_source.end_s(window.source_frame(end)))
+    def _times_s(self, window: WindowText, start: float, end: float, slack: float = 0) -> tuple[float, float]:
+        """Return the times in the recording of two positions of a window, with the slack of the frame source."""
+        start_s = self.frame_source.start_s(window.source_frame(start), slack)
+        return start_s, max(start_s, self.frame_source.end_s(window.source_frame(end), slack))
 
     def _align(self, window: WindowText) -> Alignment:
         """Align by the cross-attention of decoding, or as the reference does, in a pass of its own."""
