@@ -78,31 +78,41 @@ INLINE pair_weights load_columns(const char *from, int bits) {
     return load_pairs((const int16_t *)&pairs);
 }
 
-/* Some groups of the matrix times a tile of rows, of which n count. */
+/* Some groups of the matrix times a tile of rows, of which n count. Matrices of 8 bits, of which a pass reads each once,
+ * are fetched ahead. Few rows have several sums each, as an addition waits for the one before. */
 INLINE void multiply_tile(const struct harken_matrix *matrix, int bits, int64_t group, int n_groups,
                           const struct harken_rows *x, int64_t first, int rows, int32_t n, enum harken_output output,
                           float *y, int64_t stride) {
-    i32x16 sums[ROW_TILE][GROUP_TILE];
-    UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int g = 0; g < n_groups; g++)
-            sums[i][g] = splat_integer(0);
+    const int room = ROW_TILE / rows, n_sums = room >= 4 ? 4 : room >= 2 ? 2 : 1;
+    i32x16 sums[4][ROW_TILE][GROUP_TILE];
+    UNROLL for (int k = 0; k < n_sums; k++)
+        UNROLL for (int i = 0; i < rows; i++)
+            UNROLL for (int g = 0; g < n_groups; g++)
+                sums[k][i][g] = splat_integer(0);
     int64_t columns = matrix->columns, column_size = HARKEN_GROUP * bits / 8, group_size = columns * column_size;
     const char *weights = (const char *)matrix->weights + group * group_size;
     const int16_t *values = (const int16_t *)x->values + first * columns;
-    for (int64_t column = 0; column < columns; column += 2) {
-        pair_weights pairs[GROUP_TILE];
-        UNROLL for (int g = 0; g < n_groups; g++)
-            pairs[g] = load_columns(weights + g * group_size + column * column_size, bits);
-        UNROLL for (int i = 0; i < rows; i++)
+    for (int64_t start = 0; start < columns; start += 2 * n_sums)
+        UNROLL for (int k = 0; k < n_sums; k++) {
+            int64_t column = start + 2 * k;
+            pair_weights pairs[GROUP_TILE];
+            if (bits == 8 && first == 0 && column % (LINE / HARKEN_GROUP) == 0)
+                fetch(weights + AHEAD + column * column_size, LINE);
             UNROLL for (int g = 0; g < n_groups; g++)
-                sums[i][g] = dot_pairs(sums[i][g], pairs[g], values + i * columns + column);
-    }
+                pairs[g] = load_columns(weights + g * group_size + column * column_size, bits);
+            UNROLL for (int i = 0; i < rows; i++)
+                UNROLL for (int g = 0; g < n_groups; g++)
+                    sums[k][i][g] = dot_pairs(sums[k][i][g], pairs[g], values + i * columns + column);
+        }
     for (int g = 0; g < n_groups; g++) {
         int64_t row = (group + g) * HARKEN_GROUP;
         f32x16 scales = load((const float *)matrix->scales + row), bias = matrix->bias ? load(matrix->bias + row) : splat(0);
         for (int i = 0; i < n; i++) {
             f32x16 scale = scales * x->scales[first + i];
-            f32x16 result = fma16(__builtin_convertvector(sums[i][g], f32x16), scale, bias);
+            i32x16 sum = sums[0][i][g];
+            UNROLL for (int k = 1; k < n_sums; k++)
+                sum = sum + sums[k][i][g];
+            f32x16 result = fma16(__builtin_convertvector(sum, f32x16), scale, bias);
             float *to = y + (first + i) * stride + row;
             store(to, output == HARKEN_ADD ? load(to) + result : result);
         }
@@ -148,7 +158,7 @@ static void multiply(const struct harken_matrix *matrix, const struct harken_row
     };
     int64_t n_groups = (matrix->rows + HARKEN_GROUP - 1) / HARKEN_GROUP;
     for (int64_t group = 0, taken; group < n_groups; group += taken) {
-        taken = n > HARKEN_SMALL_TILE && n_groups - group >= GROUP_TILE ? GROUP_TILE : 1; /* few rows wait for memory */
+        taken = n > ROW_TILE && n_groups - group >= GROUP_TILE ? GROUP_TILE : 1; /* a single tile waits for memory */
         for (int32_t first = 0; first < n; first += ROW_TILE) {
             int32_t size = n - first < ROW_TILE ? n - first : ROW_TILE;
             tiles[size - 1](matrix, group, taken, x, first, size, output, y, stride);

@@ -135,8 +135,8 @@ static inline void harken_multiply_rows(const struct harken_input *input, const 
         input->kernels->multiply(matrix, &input->rows, n, output, y, stride);
 }
 
-/* The packed keys and values of a window: for each layer and head two matrices of integers or of floats, the
- * second in chunks of positions, and then the scales of both if they are integers. */
+/* The packed keys and values of a window: for each layer and head a matrix of keys and one of values for each chunk of
+ * positions in turn, of integers or of floats, and then the scales of all keys and of all values if they are integers. */
 struct harken_head_layout {
     int32_t head_size, padded; /* positions, rounded up to whole groups */
     int64_t size;              /* bytes, a multiple of 64 */
@@ -159,12 +159,12 @@ static inline void harken_chunk_matrices(const harken_decoder *decoder, const st
     struct harken_head_layout layout = harken_head_layout(decoder, window->capacity, window->part);
     char *place = (char *)window->packed + layout.size * ((int64_t)layer * decoder->model.n_heads + head);
     int64_t row_bytes = decoder->model.window_bits / 8 * (int64_t)layout.head_size;
-    char *values_place = place + layout.padded * row_bytes;
-    float *key_scales = (float *)(values_place + layout.padded * row_bytes);
+    float *key_scales = (float *)(place + 2 * layout.padded * row_bytes);
     int32_t first = chunk * window->part, n = min(window->positions - first, window->part);
-    keys->weights = place + first * row_bytes;
+    char *keys_place = place + 2 * first * row_bytes;
+    keys->weights = keys_place;
     keys->scales = key_scales + first;
-    values->weights = values_place + first * row_bytes;
+    values->weights = keys_place + min(layout.padded - first, window->part) * row_bytes;
     values->scales = key_scales + layout.padded + (int64_t)chunk * layout.head_size;
     keys->bits = values->bits = decoder->model.window_bits;
     keys->bias = values->bias = NULL;

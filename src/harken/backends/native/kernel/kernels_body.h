@@ -12,6 +12,15 @@
 #include "kernels.h"
 #include "simd.h"
 
+/* Matrices that are read once in a pass are fetched so many bytes ahead, also what a later call reads: a processor that
+ * looks ahead by itself gets only as far as the end of a page, and no further than the products that wait. */
+enum { AHEAD = 8 << 10, LINE = 64 /* bytes of a line of the caches */ };
+
+INLINE void fetch(const char *from, int64_t bytes) {
+    for (int64_t byte = 0; byte < bytes; byte += LINE)
+        __builtin_prefetch(from + byte, 0, 2);
+}
+
 /* -- Attention of single queries to the keys of the text so far, and what joins the chunks of cross-attention ---- */
 
 /* Turns n scores into exp(score - peak), with 0 up to a whole vector, and returns their sum. */

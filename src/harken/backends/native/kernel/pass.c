@@ -184,8 +184,8 @@ static void cross_attention(void *context, int32_t layer, int32_t begin, int32_t
         while (item >= work->run_items[run + 1])
             run++;
         int32_t within = item - work->run_items[run];
-        attend_to_chunk(work, &work->pass->runs[run], layer, within % work->model->n_heads,
-                        within / work->model->n_heads);
+        int32_t n_chunks = chunks(&work->pass->windows[work->pass->runs[run].window]);
+        attend_to_chunk(work, &work->pass->runs[run], layer, within / n_chunks, within % n_chunks);
     }
 }
 
@@ -247,7 +247,7 @@ int32_t harken_pass_phases(const struct harken_model *model) {
 static int32_t list_phases(const struct work *work, struct harken_phase *phases) {
     const struct harken_model *model = work->model;
     int32_t threads = harken_team_threads(work->pass->decoder->team);
-    int32_t n = work->pass->n_queries, count = 0;
+    int32_t n = work->pass->n_queries, n_attended = work->run_items[work->pass->n_runs], count = 0;
     phases[count++] = (struct harken_phase){embed, 0, n, 1};
     for (int32_t i = 0; i < model->n_layers; i++) {
         const struct harken_layer *layer = &model->layers[i];
@@ -261,7 +261,7 @@ static int32_t list_phases(const struct work *work, struct harken_phase *phases)
             {project_out, i, state_groups, chunk},
             {normalise, i, n, 1},
             {project_cross_query, i, state_groups, chunk},
-            {cross_attention, i, work->run_items[work->pass->n_runs], 1},
+            {cross_attention, i, n_attended, max(n_attended / (6 * threads), 1)},
             {merge_chunks, i, n, 1},
             {project_cross_out, i, state_groups, chunk},
             {normalise, i, n, 1},
