@@ -143,6 +143,8 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
         raise click.UsageError(
             "--resume and --channels apart exclude each other; --skip-existing goes with both"
         )
+    if params["draft"] and options.channels == "apart":
+        raise click.UsageError("--draft and --channels apart exclude each other")
 
     def stdout_writer(source: str) -> TranscriptFormat:
         """Return the writer of a transcript on standard output."""
