@@ -92,6 +92,11 @@ class TestScreen:
         assert speed.endswith("times real time, 40 tokens, windows decoded: 8")
         assert drafts.startswith("talk.wav: drafted tokens accepted: ")  # those of the rejected attempts
 
+    def test_verbose_reports_one_speed_of_recordings_that_are_decoded_together(self, cli, transcribe, talk):
+        AUDIO_FORMATS["flac"].write(Path("other"), WINDOW_S)
+        _, speed = transcribe(talk, "other.flac", "--verbose", "--batch-size", "2").err.splitlines()
+        assert speed.startswith("00:02.400 in ")
+
     def test_verbose_reports_language_and_dropped_segments(self, cli, talk):
         cli.use_texts(window_text(0, "Thanks for watching!", WINDOW_POSITIONS, gap=4.0, no_speech=0.5))
         outcome = cli.run(

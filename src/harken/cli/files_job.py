@@ -105,6 +105,7 @@ class _FilesRun:
     job: FilesJob
     files: Mapping[str, TranscriptFiles]
     is_single: bool
+    _is_batch: bool = field(init=False, default=False)  # windows of several are decoded together
     _unfinished: dict[str, Transcription] = field(init=False, default_factory=dict)
     _printer: _TranscriptPrinter | None = field(init=False, default=None)
 
@@ -120,13 +121,24 @@ class _FilesRun:
             for source, duration_s in durations_s.items()
             if not isinstance(duration_s, AudioError)
         }
+        options = self.job.options
+        self._is_batch = (
+            options.effective_batch_size > 1 and len(recordings) > 1 and options.channels == "mixed"
+        )
         self._unfinished = self._start_transcriptions(recordings)
+        transcriptions = [*self._unfinished.values()]
+        began_s = perf_counter()
         try:
             with saving_on_stop(self._save_interrupted):
-                return {source: self._run_one(source, probed) for source, probed in durations_s.items()}
+                outcomes = {source: self._run_one(source, probed) for source, probed in durations_s.items()}
         finally:
             for transcription in self._unfinished.values():
                 transcription.stop()
+        if self._is_batch:
+            total_s = sum(transcription.done_s for transcription in transcriptions)
+            for line in speed_lines(transcriptions[0].batch_stats, total_s, perf_counter() - began_s):
+                self._log_verbose(line)
+        return outcomes
 
     def _run_one(self, source: str, probed: float | AudioError | None) -> str:
         """Transcribe a recording of that duration, or of which that is the error; return what became of it.
@@ -165,8 +177,7 @@ class _FilesRun:
         if not durations_s:
             return {}
         diarizer = self.job.diarizer  # before the model, which may take long: its options may be wrong
-        is_batch = self.job.options.effective_batch_size > 1 and len(durations_s) > 1
-        progress = (_batch_progress if is_batch else _progress)(self.job.screen, durations_s)
+        progress = (_batch_progress if self._is_batch else _progress)(self.job.screen, durations_s)
         callbacks = {
             index: Callbacks(
                 on_progress=progress[source], on_window_end=partial(self._log_rejected_attempts, source)
@@ -220,7 +231,7 @@ class _FilesRun:
                 f"{probability:.2f}; --language names it"
             )
         speed = speed_lines(transcription.stats, transcript.duration_s, perf_counter() - began_s)
-        for line in chain(language_and_loss_lines(transcript), speed):
+        for line in chain(language_and_loss_lines(transcript), () if self._is_batch else speed):
             self._log_verbose(f"{source}: {line}")
 
     def _save_interrupted(self, message: str) -> str:
