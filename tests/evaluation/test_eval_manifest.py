@@ -162,12 +162,12 @@ def path(tmp_path):
     return tmp_path / "hypotheses.jsonl"
 
 
-def test_lines_without_provenance_or_final_newline_are_read(path):
+def test_lines_without_provenance_or_final_newline_or_of_another_batch_size_are_read(path):
     path.write_text('{"audio": "a", "text": "x"}\n{"audio": "b", "text": "y"}')
     with open_hypotheses(path, BY) as store:
         assert store.by_name == {"a": EvalHypothesis(text="x"), "b": EvalHypothesis(text="y")}
         store.add("c", EvalHypothesis(text="z"))
-    with open_hypotheses(path, BY) as store:
+    with open_hypotheses(path, {**BY, "batch_size": 8}) as store:
         assert [*store.by_name] == ["a", "b", "c"]
 
 

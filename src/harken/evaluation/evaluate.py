@@ -325,7 +325,7 @@ def _parse_own(line: str, where: str, provenance: Mapping[str, Any]) -> tuple[st
     """Return the name and the hypothesis of a line, which no other settings may have made."""
     record = parse_object(line, where)
     made_by = get_field(record, "by", where, dict, "what made it", provenance)
-    for key in sorted(made_by.keys() | provenance.keys()):
+    for key in sorted((made_by.keys() | provenance.keys()) - {"batch_size"}):  # with any, the text is the same
         if made_by.get(key) != provenance.get(key):
             was, now = (json.dumps(settings.get(key)) for settings in (made_by, provenance))
             raise ManifestError(f"{where}: was made with {key} {was}, not {now}; name another file")
