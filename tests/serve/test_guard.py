@@ -127,6 +127,13 @@ def test_every_response_has_a_number_and_every_error_the_body_of_openai(local):
         assert reply.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
+def test_an_address_with_a_slash_behind_it_leads_to_the_one_without_also_behind_a_proxy(local):
+    for target, meant in (("/captions/?name=talk", "../captions?name=talk"), ("/v1/harken/info/", "../info")):
+        reply = local.http.get(target)
+        assert (reply.status_code, reply.headers["location"]) == (307, meant)
+    assert local.http.get("/v1/harken/info/", follow_redirects=True).status_code == 200
+
+
 def test_refusals_are_counted_by_their_reason(guarded):
     before = guarded.metric("harken_rejected_total", reason="key")
     guarded.http.get("/v1/models")

@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -63,6 +63,11 @@ def make_app(service: Service) -> Starlette:
         response.headers.update(headers)
         return response
 
+    async def leave_out_slash(request: Request) -> Response:
+        """Redirect to the address without its last slash; relative, as a proxy may put the server under a folder."""
+        name = request.path_params["path"].rpartition("/")[2]
+        return RedirectResponse(f"../{name}?{request.url.query}".rstrip("?"))
+
     async def refuse_socket(socket: WebSocket) -> None:
         """Answer a WebSocket at another address, as 403 would send its user to look for a key."""
         message = f"{socket.url.path}: no WebSocket is served here"
@@ -75,11 +80,17 @@ def make_app(service: Service) -> Starlette:
         answer_error=answer_error,
         on_response=service.metrics.record_response,
     )
-    return Starlette(
-        routes=[*routes, WebSocketRoute("/{path:path}", refuse_socket)],
+    app = Starlette(
+        routes=[
+            *routes,
+            Route("/{path:path}/", leave_out_slash, methods=["GET", "POST"]),
+            WebSocketRoute("/{path:path}", refuse_socket),
+        ],
         middleware=[guard],
         exception_handlers={HTTPException: answer_http_error},
     )
+    app.router.redirect_slashes = False  # to an absolute address
+    return app
 
 
 def with_short_addresses(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
