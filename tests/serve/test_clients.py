@@ -24,6 +24,7 @@ ANSWERS = {
     ),
     "language": (JSON, r'\{"detected_language":"\w[\w ]+","language_code":"\w{2,3}","confidence":[01]\.\d+\}'),
     "whisper.cpp": (JSON, r'\{"text":" ba ha na\\n"\}'),
+    "short lines": (JSON, r'\{"text":" ba ha\\n na\\n"\}'),
     "srt": ("application/x-subrip; charset=utf-8", CUE),
     "details": (
         JSON,
@@ -63,6 +64,8 @@ whisper.el > /inference > whisper.cpp
     file/whisper.wav=WAVE temperature=0.0 temperature_inc=0.2 response_format=json language=en
 wyoming-whisper-api-client > /inference?temperature=0.0&temperature_inc=0.2&response_format=json > whisper.cpp
     file/upload=WAVE
+a script, for short segments of whisper.cpp > /inference > short lines
+    file/audio.wav=WAVE max_len=5 split_on_word=true
 a script, for subtitles of whisper.cpp > /inference > srt
     file/audio.wav=WAVE response_format=srt language=en beam_size=-1
 the example of whisper.cpp, in full > /inference > details

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from harken.formats import dump_json, render
-from harken.results import Segment, Transcript
+from harken.results import Segment, Transcript, Word
 from harken.serve.live.audio import AudioFormat
 from harken.serve.rest.files import Dialect
 from harken.serve.rest.forms import (
@@ -224,6 +224,9 @@ CPP_FIELDS: Mapping[str, Field] = {
     "offset_t": Field("Milliseconds to leave out at the beginning.", *WHOLE),
     "duration": Field("Milliseconds to transcribe.", *WHOLE),
     "diarize": Field("Tell speakers apart.", *FLAG),
+    "max_len": Field(
+        "Most characters of a segment, which is cut between words; 0 sets no limit.", _count, WHOLE[1]
+    ),
 }
 
 
@@ -236,10 +239,11 @@ def _cpp_request(form: Form) -> TranscriptionRequest:
             task="translate" if given["translate"] else "transcribe",
             temperatures=_temperatures(given["temperature"] or 0.0, given["temperature_inc"]),
             clip_timestamps=_clip(given["offset_t"] or 0, given["duration"] or 0),
-            word_timestamps=given["response_format"] == "verbose_json",
+            word_timestamps=given["response_format"] == "verbose_json" or given["max_len"] is not None,
         ),
         response_format=given["response_format"],
         diarized=given["diarize"],
+        max_segment_chars=given["max_len"],
     )
 
 
@@ -260,12 +264,42 @@ def _clip(offset_ms: int, duration_ms: int) -> tuple[float, ...]:
 
 def _cpp_response(transcript: Transcript, asked: TranscriptionRequest) -> Response:
     name = asked.response_format
+    if asked.max_segment_chars:
+        transcript = _cut(transcript, asked.max_segment_chars)
     if name in ("srt", "vtt"):
         return Response("".join(render(transcript, name)), media_type=MEDIA_TYPES[name])
     text = "".join(f" {segment.text.strip()}\n" for segment in transcript.segments)
     if name == "text":
         return Response(text, media_type="text/html")
     return JSONResponse({"text": text} | (_details(transcript) if name == "verbose_json" else {}))
+
+
+def _cut(transcript: Transcript, max_chars: int) -> Transcript:
+    """Return a transcript whose segments are cut between words; only a single word may have more characters."""
+    parts: list[Segment] = []
+    for segment in transcript.segments:
+        runs: list[list[Word]] = []
+        for word in segment.words:
+            if runs and len("".join(each.text for each in (*runs[-1], word)).strip()) <= max_chars:
+                runs[-1].append(word)
+            else:
+                runs.append([word])
+        parts += (
+            [
+                replace(
+                    segment,
+                    start_s=run[0].start_s,
+                    end_s=run[-1].end_s,
+                    text="".join(word.text for word in run),
+                    tokens=(),  # which of them belong to a word is not known
+                    words=tuple(run),
+                )
+                for run in runs
+            ]
+            if len(runs) > 1
+            else [segment]
+        )
+    return replace(transcript, segments=tuple(replace(part, index=index) for index, part in enumerate(parts)))
 
 
 def _details(transcript: Transcript) -> dict[str, Any]:

@@ -71,6 +71,7 @@ class TranscriptionRequest:
     # True for harken's own events in the stream: progress, segments and the whole transcript.
     events: bool = False
     layout: Layout = AS_SPOKEN  # the style of srt and vtt
+    max_segment_chars: int | None = None  # of the text of a segment, which is cut between words
     diarized: bool = False  # true to tell speakers apart
     speakers: SpeakerOptions = ANY_SPEAKERS  # how many there are, as far as that is known
     # Recordings of voices, as files in memory, by the names of the speakers.
