@@ -1,6 +1,6 @@
 // A live stream to the server, which outlasts a lost connection: what was not received is sent again.
 
-import { openSocket } from "./api.js";
+import { openSocket, request } from "./api.js";
 
 const KEPT_S = 120; // longer than any server waits for a lost client
 const RETRY_MS = [300, 1000, 2000, 4000];
@@ -37,9 +37,22 @@ export class Connection {
       this.lost(error);
       return;
     }
-    this.socket.onopen = () => this.socket.send(JSON.stringify(this.greeting()));
+    this.socket.onopen = () => {
+      this.socket.onclose = () => this.lost(new Error("The connection to the server was lost."));
+      this.socket.send(JSON.stringify(this.greeting()));
+    };
     this.socket.onmessage = ({ data }) => this.take(JSON.parse(data));
-    this.socket.onclose = () => this.lost(new Error("The connection to the server was lost."));
+    this.socket.onclose = () => this.refused();
+  }
+
+  /** Go on without a socket, for the reason that the server gives to a request; a browser tells none. */
+  async refused() {
+    try {
+      await request(this.path);
+      throw new Error("A proxy before the server opens no WebSocket.");
+    } catch (error) {
+      this.lost(error);
+    }
   }
 
   greeting() {
