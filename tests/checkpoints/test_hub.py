@@ -131,6 +131,7 @@ def test_path_takes_precedence_over_a_name_and_has_no_revision(tmp_path, stub):
     ):
         resolve_model(path, revision="main")
     assert_refused("no such file or directory", Path("openai/whisper-small"), CheckpointNotFound)
+    assert_refused("no such file", "models/ggml-small.bin", CheckpointNotFound)
     assert stub.requests == []
 
 
