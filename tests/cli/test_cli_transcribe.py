@@ -446,10 +446,10 @@ class TestWatching:
             cli.monkeypatch.setattr("harken.cli.transcribe.sleep", sleep)
             outcome = cli.run(*WATCH, *names, *options)
             assert outcome.code == 143
-            begun, _, rest = outcome.err.partition("\n")
+            before, begun, rest = outcome.err.partition(f"harken: watching {', '.join(names)}\n")
             told, _, ended = rest.rpartition("harken: ")
-            assert (begun, ended) == (f"harken: watching {', '.join(names)}", "terminated\n")
-            return told
+            assert (bool(begun), ended) == (True, "terminated\n")
+            return before + told
 
         return watch
 
@@ -465,6 +465,11 @@ class TestWatching:
         assert watch() == ""  # the next process finds the transcripts
         Path("in/there.txt").unlink()
         assert watch() == DONE
+
+    def test_verbose_reports_the_engine_once(self, watch):
+        put("there.wav", recording(1))()
+        told = watch(bool, bool, put("comes.wav", recording(1)), options=("--verbose",))
+        assert (told.count(DONE), told.count(" loaded in ")) == (2, 1)
 
     def test_one_that_fails_is_reported_once_until_it_changes(self, watch):
         put("bad.wav", b"no recording at all")()

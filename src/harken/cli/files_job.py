@@ -59,7 +59,11 @@ class FilesJob:
     @cached_property
     def recognizer(self) -> Recognizer:
         """The model, which is loaded once."""
-        return load_model_with_status(self.screen, self.params)
+        began_s = perf_counter()
+        recognizer = load_model_with_status(self.screen, self.params)
+        if self.verbose:
+            self.screen.write_stderr(f"{recognizer!r} loaded in {perf_counter() - began_s:.2f} s")
+        return recognizer
 
     @cached_property
     def diarizer(self) -> Diarizer | None:
@@ -189,10 +193,7 @@ class _FilesRun:
             for index, source in enumerate(durations_s)
             if (journal := self.files[source].journal)
         }
-        began_s = perf_counter()
-        recognizer = self.job.recognizer
-        self._log_verbose(f"{recognizer!r} loaded in {perf_counter() - began_s:.2f} s")
-        transcriptions = recognizer.transcribe_many(
+        transcriptions = self.job.recognizer.transcribe_many(
             durations_s,
             self.job.options,
             callbacks=callbacks,
