@@ -19,7 +19,7 @@ from harken.audio import audio_duration
 from harken.errors import ManifestError, OptionError
 from harken.files import decode, read_file
 from harken.results import MAX_TIME_S
-from harken.text import to_language_code
+from harken.text import script_of, to_language_code
 
 MANIFEST = "manifest.jsonl"
 """The manifest of a folder."""
@@ -54,6 +54,7 @@ class Entry:
     path: Path
     text: str  # empty for a recording without speech
     language: str | None = None  # code; None if it is unknown or there is no speech
+    script: str | None = None  # that the manifest asks for, such as Hant of zh-Hant
     seconds: float | None = None  # length, if the manifest gives one
     speaker: str | None = None
     rttm: Path | None = None  # file of the turns of several speakers
@@ -64,6 +65,11 @@ class Entry:
     def set(self) -> str:
         """Name of the folder of the manifest."""
         return self.name.partition("/")[0]
+
+    @property
+    def language_tag(self) -> str | None:
+        """The language to transcribe in, with the script if one is asked for, such as ``zh-Hant``."""
+        return f"{self.language}-{self.script}" if self.script else self.language
 
 
 def read_manifests(
@@ -267,6 +273,7 @@ def _parse_entry(fields: Json, manifest: Path, where: str, needs_text: bool) -> 
         manifest, fields, "audio", where, "the path of a recording, relative to the manifest"
     )
     speaker = get_field(fields, "speaker", where, (str, int), "a name or number", None)
+    language, script = _parse_language(fields, where)
     rttm = None
     if fields.get("rttm") is not None:
         allowed = "the path of a file of turns, relative to the manifest"
@@ -276,7 +283,8 @@ def _parse_entry(fields: Json, manifest: Path, where: str, needs_text: bool) -> 
         name=_name(Path(audio), manifest.resolve().parent),
         path=path,
         text=get_field(fields, "text", where, str, text, ... if needs_text else ""),
-        language=_parse_language(fields, where),
+        language=language,
+        script=script,
         seconds=get_seconds(fields, "seconds", where),
         speaker=None if speaker is None else str(speaker),
         rttm=rttm,
@@ -301,12 +309,13 @@ def _named_file(manifest: Path, fields: Json, name: str, where: str, allowed: st
     return given, path
 
 
-def _parse_language(fields: Json, where: str) -> str | None:
+def _parse_language(fields: Json, where: str) -> tuple[str | None, str | None]:
+    """Return the code of the language of a line, and its script, if one is asked for."""
     given = get_field(fields, "language", where, str, "a code or name, or none", None)
     if given is None or given.lower() in NO_LANGUAGE:
-        return None
+        return None, None
     try:
-        return to_language_code(given)
+        return to_language_code(given), script_of(given)
     except OptionError as error:
         raise ManifestError(f"{where}: {error}, or none without speech") from error
 

@@ -144,6 +144,14 @@ def test_settings_and_other_engines_are_compared_on_the_same_recordings(cli):
     assert "<b>" not in page
 
 
+def test_script_that_the_manifest_asks_for_is_written(cli, talks):
+    use_texts(cli, "发展")
+    (talks / "manifest.jsonl").write_text('{"audio": "0.wav", "text": "發展", "language": "zh-TW"}')
+    outcome = cli.run("eval", "talks", *SPACED)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "  0.00 %    0 of    2 characters  talks/0.wav" in outcome.out
+
+
 def test_language_of_a_manifest_that_the_model_does_not_know_names_the_recording(cli, talks):
     def resolve_options(self, options, *, language=None):
         if language == "de":

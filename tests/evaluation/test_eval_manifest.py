@@ -74,6 +74,7 @@ def test_byte_order_mark_blank_lines_and_line_separators_are_read(folder):
         (GOOD | {"seconds": -1}, "seconds=-1: allowed is a length in seconds, from 0 to 1e"),
         ('{"audio": "a.wav", "text": "", "seconds": NaN}', "seconds=nan: allowed is"),
         (GOOD | {"language": "klingon"}, "language='klingon': allowed is one of en, "),
+        (GOOD | {"language": "zh-Latn"}, "language='zh-Latn': allowed is zh-Hans or zh-Hant"),
         (GOOD | {"speaker": []}, r"speaker=\[\]: allowed is a name or number"),
         (GOOD | {"rttm": "none.rttm"}, "rttm='none.rttm': there is no file"),
         (GOOD | {"rttm": 3}, "rttm=3: allowed is the path of a file of turns"),

@@ -139,7 +139,7 @@ def _transcriber(entries: Sequence[Entry], engine: Engine) -> Callable[[Entry], 
     """Return a function that returns the hypothesis of a recording, stored or new."""
     options, store = engine.options, engine.hypotheses
     language_by_name = {
-        entry.name: options.language or (None if engine.detect_language else entry.language)
+        entry.name: options.language or (None if engine.detect_language else entry.language_tag)
         for entry in entries
     }
 

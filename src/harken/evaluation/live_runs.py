@@ -75,7 +75,7 @@ def join_by_speaker(recordings: Iterable[Entry], gap_s: float) -> tuple[JoinedSt
     """Join the recordings of each speaker (of a folder, in a language) into a stream, in their order."""
 
     def speaker(entry: Entry) -> tuple[str, ...]:
-        return str(PurePosixPath(entry.name).parent), entry.language or "", entry.speaker or ""
+        return str(PurePosixPath(entry.name).parent), entry.language_tag or "", entry.speaker or ""
 
     return tuple(
         JoinedStream(recordings=tuple(group), gap_s=gap_s)
@@ -203,7 +203,7 @@ def run_live_rounds(
     warmed_up = False
     entries = [stream.entry for stream in streams]
     options_of_streams = [
-        resolve_entry_options(recognizer, options, entry.name, entry.language) for entry in entries
+        resolve_entry_options(recognizer, options, entry.name, entry.language_tag) for entry in entries
     ]
     for round_index, (stream, entry, checked_options) in enumerate(
         zip(streams, entries, options_of_streams, strict=True)

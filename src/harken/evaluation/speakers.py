@@ -404,7 +404,7 @@ def _compute_hypothesis(
     start_s = perf_counter()
     if transcribe is None:
         return SpeakerHypothesis(turns=loaded.diarize(entry.path).turns, wall_s=perf_counter() - start_s)
-    language = options.language or entry.language
+    language = options.language or entry.language_tag
     transcript = transcribe(entry.path, options, language=language, diarizer=loaded).result()
     return SpeakerHypothesis(
         turns=transcript.turns, said=said_by_segment(transcript), wall_s=perf_counter() - start_s

@@ -185,7 +185,7 @@ def _batch_by_language(
     recordings: Sequence[Entry], options: TranscribeOptions
 ) -> list[tuple[str | None, tuple[Entry, ...]]]:
     """Return the recordings of each round, with the language that the engines get."""
-    with_language = [(options.language or recording.language, recording) for recording in recordings]
+    with_language = [(options.language or recording.language_tag, recording) for recording in recordings]
     if options.effective_batch_size == 1:
         return [(language, (recording,)) for language, recording in with_language]
     return [
