@@ -230,14 +230,3 @@ def test_bad_requests_are_refused_once(tones, client, file, fields, param, code)
     assert refused.value.request_id
     assert eventually(lambda: count() > before)
     assert count() == before + 1
-
-
-def test_eight_requests_at_once_have_the_texts_of_each_alone(tones):
-    speeches = [speak(12 + 5 * n, first=n) for n in range(8)]
-
-    async def ask_all():
-        async with openai.AsyncOpenAI(base_url=f"{tones.url}/v1", api_key="none") as client:
-            answers = await asyncio.gather(*(create(client, file=wav(speech.samples)) for speech in speeches))
-        return [answer.text for answer in answers]
-
-    assert asyncio.run(ask_all()) == [transcribe_tones(speech, positions=200) for speech in speeches]
