@@ -1,7 +1,5 @@
 """The tokenizer on small and real vocabularies: special tokens, prompts, and text to tokens and back."""
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,23 +125,3 @@ def test_words_and_pieces_joined_are_the_decoded_tokens(run, language):
     assert words == [tokenizer.decode_with_timestamps(group) for group in groups]
     detokenizer = IncrementalDetokenizer(tokenizer)
     assert "".join(map(detokenizer.feed, tokens)) + detokenizer.flush() == tokenizer.decode(tokens)
-
-
-@pytest.mark.parametrize("tokenizer", [ENGLISH, LATEST], ids=["english", "multilingual"])
-def test_heap_merges_equal_the_definition(tokenizer):
-    """Compare with the definition of byte-pair merges: lowest rank first, leftmost of equal ones."""
-    ids = {tokenizer.decode_bytes([token]): token for token in range(tokenizer.eot)}
-
-    @given(pretoken=st.text("aeinorst", min_size=1, max_size=30))
-    def check(pretoken):
-        parts = [bytes([byte]) for byte in pretoken.encode()]
-        while len(parts) > 1:
-            ranks = [ids.get(a + b, tokenizer.eot) for a, b in pairwise(parts)]
-            if min(ranks) == tokenizer.eot:
-                break
-            at = ranks.index(min(ranks))
-            parts[at : at + 2] = [parts[at] + parts[at + 1]]
-        expected = [pretoken.encode()] if pretoken.encode() in ids else parts
-        assert tokenizer.encode(pretoken) == [ids[part] for part in expected]
-
-    check()
