@@ -47,20 +47,6 @@ def test_published_models_open(name):
     assert tokenizer.eot == standard.eot == (50257 if dims.multilingual else 50256)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name == "small")) for name in PUBLISHED]
-)
-def test_published_weights_are_whisper(name):
-    weights = model(name).weights
-    assert all(values.size for values in weights.values())  # reading refuses what is not finite
-    # The encoder's positions are sinusoids in every Whisper model (whisper/model.py `sinusoids`).
-    positions = weights["encoder.positional_embedding"].astype(np.float64)
-    length, channels = positions.shape
-    step = np.exp(-np.log(10000) / (channels // 2 - 1) * np.arange(channels // 2))
-    phase = np.arange(length)[:, None] * step
-    np.testing.assert_allclose(positions, np.concatenate([np.sin(phase), np.cos(phase)], 1), atol=5e-4)
-
-
 def test_two_formats_of_one_model_are_equal_bit_for_bit():
     original, converted = model("tiny.en-pt"), model("tiny.en")
     assert original.dims == converted.dims
