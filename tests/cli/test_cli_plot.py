@@ -3,12 +3,10 @@
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from harken.errors import install_hint
 from real_models import CACHE, EXAMPLE, model_path
 
 
@@ -54,16 +52,3 @@ class TestRefused:
             assert "would be overwritten" in outcome.err
         assert Path("jfk.html").read_bytes() == before
         assert cli.loaded == []
-
-    def test_png_without_matplotlib_names_the_extra(self, cli, monkeypatch):
-        monkeypatch.delitem(sys.modules, "harken.plot.figure", raising=False)
-        for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
-        outcome = cli.run("plot", "jfk.flac", "-o", "out.png")
-        assert (outcome.code, outcome.err) == (
-            6,
-            "harken: matplotlib.artist is not installed, which a PNG, unlike an HTML page (-o out.html), needs: "
-            f"{install_hint('plot')}\n",
-        )
-        assert not Path("out.png").exists()

@@ -1,6 +1,7 @@
 """The command as a whole: its subcommands, and the exit code and message of every error."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from harken import errors
 from harken.cli import root
 from harken.cli.exits import EPILOGUE, EXITS, Stop, describe_error
 from harken.cli.signals import keeping_stop, waiting
+from real_models import EXAMPLE
 
 UNFORESEEN = "harken did not foresee this; HARKEN_DEBUG=1 in the environment shows the traceback"
 
@@ -133,3 +135,35 @@ def test_help_imports_no_heavy_package(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+WITHOUT_EXTRAS = {
+    "serve": ("uvicorn", "serve"),
+    "mcp": ("mcp", "mcp --root ."),
+    "mic": ("sounddevice", "listen --list-microphones"),
+    "eval": ("jiwer", "eval m.jsonl"),
+    "speakers": ("scipy", "eval m.jsonl --speakers --turns . --no-words"),
+    "plot": ("matplotlib", "plot jfk.flac -o out.png"),
+    "torch": ("torch", "distill tiny.en --data . --out x"),
+    "ray": ("ray", "batch . out --ray 127.0.0.1:1"),
+    "parquet": ("pyarrow", "batch . out --parquet"),
+}
+"""A package and a command that needs it, by the extra."""
+
+
+def test_a_missing_package_is_named_with_the_extra_that_has_it(tmp_path):
+    shutil.copy(EXAMPLE, tmp_path)
+    (tmp_path / "m.jsonl").write_text('{"audio": "jfk.flac", "text": "And"}')
+    (tmp_path / "jfk.rttm").write_text("SPEAKER jfk 1 0.0 4.0 <NA> <NA> ann <NA> <NA>")
+    packages, commands = zip(*WITHOUT_EXTRAS.values(), strict=True)
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({packages}))\n"
+        f"from harken.cli.root import main\nfor line in {commands}: assert main(line.split()) == 6, line"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    told = [line for line in done.stderr.splitlines() if line.startswith("harken: ")]
+    for line, (extra, (package, _)) in zip(told, WITHOUT_EXTRAS.items(), strict=True):
+        assert line.startswith(f"harken: {package}")
+        assert line.endswith(f" needs: {errors.install_hint(extra)}")
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "out.png").exists()

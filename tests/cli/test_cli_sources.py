@@ -193,17 +193,14 @@ def test_table_lists_input_devices(portaudio):
     ]
 
 
-def test_missing_sounddevice_names_the_extra_and_missing_portaudio_the_package(monkeypatch):
+def test_missing_portaudio_names_the_package(monkeypatch):
     class Finder:
         @staticmethod
         def find_spec(name, path=None, target=None):
             if name == "sounddevice":
                 raise OSError("PortAudio library not found")
 
-    monkeypatch.setitem(sys.modules, "sounddevice", None)
-    with pytest.raises(BackendUnavailable, match=r"sounddevice is not installed, .*: pip install '\.\[mic\]'"):
-        Microphone()
-    monkeypatch.delitem(sys.modules, "sounddevice")
+    monkeypatch.delitem(sys.modules, "sounddevice", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Finder])
     reason = r"not installed \(PortAudio library not found\): apt install lib"
     with pytest.raises(BackendUnavailable, match=reason):

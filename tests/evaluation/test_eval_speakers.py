@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -11,7 +10,7 @@ import pytest
 
 from audio_files import AUDIO_FORMATS
 from fakes.measured import FixedDiarizer, read_report
-from harken.errors import BackendUnavailable, ManifestError
+from harken.errors import ManifestError
 from harken.evaluation.error_rate import ErrorCounts
 from harken.evaluation.speakers import (
     DiarizationErrors,
@@ -104,12 +103,6 @@ def test_nothing_found_is_all_missed_and_nothing_said_all_false():
     assert nothing == DiarizationErrors(false_alarm_s=9.0)
     assert nothing.rate is None
     assert count_diarization_errors((), (), collar_s=0.25) == DiarizationErrors()
-
-
-def test_without_scipy_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(BackendUnavailable, match=r"pip install '.\[speakers\]'"):
-        count_diarization_errors(ANN_AND_BOB, ANN_AND_BOB)
 
 
 SAID = (("ann", "One dog."), ("bob", "A big house."), ("ann", "And a cat."))

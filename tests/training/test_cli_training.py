@@ -17,7 +17,6 @@ from checkpoint_files import random_weights
 from cli_runner import signal_at
 from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.checkpoints.huggingface import export
-from harken.training import run
 from harken.training.examples import ExampleStore
 from tiny_models import DIMS, TOKENIZER
 from training_data import write_model, write_speech
@@ -197,14 +196,6 @@ def test_each_error_is_one_line(cli, data_folder, tmp_path):
         assert refused == code, arguments
         assert message in line
         assert not (tmp_path / "x").exists()
-
-
-def test_missing_pytorch_names_the_extra(cli, tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, run.__name__)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    code, line = fail(cli, "distill", "model", "--data", "speech", "--out", tmp_path / "x")
-    assert code == 6
-    assert "pip install '.[torch]' in a clone of harken" in line
 
 
 def test_refused_training_does_not_block_its_folder(cli, tmp_path):
