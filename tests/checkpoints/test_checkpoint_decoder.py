@@ -157,6 +157,10 @@ def test_an_assistant_is_the_decoder_of_a_small_model_with_its_changes(small, tm
         if f"{name}.A" in changes:
             expected = expected + changes[f"{name}.B"] @ changes[f"{name}.A"]
         np.testing.assert_allclose(values, changes.get(name, expected), rtol=1e-6, atol=1e-6, err_msg=name)
+    assert open_checkpoint(made.path, assistant=True).weights.digest == made.weights.digest
+    for path in (tmp_path, made.path):
+        with raises_checkpoint_error("has no encoder: give it as assistant of the model"):
+            open_checkpoint(path)
 
 
 FIRST = "decoder.blocks.0."

@@ -48,6 +48,7 @@ _ALLOWED_FORMATS = (
 # The files of the first of these patterns of which there are some are the weights of a directory; the first of them
 # is opened. The last are of files on their own, of which there may be one.
 _WEIGHT_FILES = (
+    ASSISTANT_FILE,
     "model.bin",
     "model.safetensors",
     "model.safetensors.index.json",
@@ -99,13 +100,14 @@ def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) ->
     CheckpointError
         If it is damaged, truncated, malicious or not a Whisper model, or has no encoder.
     """
-    if assistant and os.path.isfile(file := Path(path) / ASSISTANT_FILE):
-        return read_assistant(file, lambda name: open_checkpoint(resolve_model(name, download=False)))
     file = _weight_file(Path(path))
     if os.path.exists(file) and not os.path.isfile(file):
         raise CheckpointError(f"{file}: is a device, a pipe or a folder; {_ALLOWED_FORMATS}")
-    checkpoint = _reader_of(file)(file)
-    if not (checkpoint.dims.has_encoder or assistant):
+    is_change = file.name == ASSISTANT_FILE
+    if is_change and assistant:
+        return read_assistant(file, lambda name: open_checkpoint(resolve_model(name, download=False)))
+    checkpoint = None if is_change else _reader_of(file)(file)
+    if checkpoint is None or not (checkpoint.dims.has_encoder or assistant):
         raise CheckpointError(
             f"{file}: has no encoder: give it as assistant of the model that it was made from"
         )

@@ -44,7 +44,7 @@ def command(context: click.Context, checked: str | None) -> None:
 @click.argument("model", type=FilePath())
 def show(model: str) -> None:
     """Show the contents of a model: MODEL is a name or a path. Nothing is downloaded."""
-    checkpoint = open_checkpoint(resolve_model(model, download=False))
+    checkpoint = open_checkpoint(resolve_model(model, download=False), assistant=True)
     write_stdout(format_table(_facts(checkpoint).items()))
 
 
