@@ -49,6 +49,11 @@ def read(path: Path) -> Checkpoint:
         model = _load(file)
         constants: dict[str, Constant] = {}
         nodes = [*_nodes(file, model.graph, constants, files)]
+        if any(node.type == "Attention" and constants.keys() & {*node.inputs} for node in nodes):
+            raise CheckpointError(
+                f"{file}: the attention of its layers is fused, as by -O2 of optimum; allowed are the files of the "
+                "export itself, and those of -O1"
+            )
         tensors |= weights_of_graph(nodes, constants, side)
         metadata = {_text(entry.key): _text(entry.value) for entry in model.metadata_props}
         numbers = {name: int(value) for name, value in metadata.items() if _is_number(value)}
