@@ -285,10 +285,12 @@ def test_mlx_weights_are_codes_times_scales_plus_biases(tmp_path, bits):
     with pytest.raises(CheckpointError, match=r"is quantised, config\.json says not how"):
         open_checkpoint(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    config["quantization"] = {"group_size": 32, "bits": bits}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    found = open_checkpoint(tmp_path).weights["encoder.blocks.0.mlp.0.weight"]
-    np.testing.assert_allclose(found, codes * scales + biases, rtol=1e-5)
+    own = {"group_size": 32, "bits": bits}
+    for quantization in (own, {"group_size": 64, "bits": 6, layer: own}):
+        config["quantization"] = quantization
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        found = open_checkpoint(tmp_path).weights["encoder.blocks.0.mlp.0.weight"]
+        np.testing.assert_allclose(found, codes * scales + biases, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -341,6 +343,19 @@ def test_quantised_matrices_in_graphs_are_within_half_a_step(tmp_path, write, st
     for name, values in SINGLE.items():
         half_a_step = np.abs(values).max() / steps / 2
         np.testing.assert_allclose(weights[name], values, atol=1.02 * half_a_step, err_msg=name)
+
+
+def test_fused_attention_in_a_graph_is_refused_as_such(tmp_path):
+    import onnx
+
+    path = files.write_onnx(tmp_path, files.TINY, SINGLE) / "decoder_model.onnx"
+    model = onnx.load(path)
+    for node in model.graph.node:
+        if "self_attn.q_proj" in node.name.replace("/", "."):
+            node.op_type = "Attention"
+    onnx.save(model, path)
+    with pytest.raises(CheckpointError, match=r"decoder_model\.onnx: the attention of its layers is fused"):
+        open_checkpoint(tmp_path)
 
 
 def ctranslate2_error(name, values, precision):

@@ -108,7 +108,10 @@ def _dequantised(
     """Return a quantised matrix, not read yet."""
     words, scales, biases = (stored.get(f"{module}.{leaf}") for leaf in ("weight", "scales", "biases"))
     mode = None
-    match config.get("quantization"):
+    quantization = config.get("quantization")
+    if isinstance(quantization, dict) and isinstance(own := quantization.get(module), dict):
+        quantization = own
+    match quantization:
         case {"mode": str(name)} if name in _MODES:
             mode = _MODES[name]
             bits, group = mode.bits, mode.group
