@@ -115,3 +115,7 @@ def test_convert_says_what_it_wrote_and_overwrites_no_model(cli, tiny):
     assert outcome.out.startswith("to is intact: ")
     assert [line.split()[0] for line in outcome.out.splitlines()[1:]] == ["is", "needs", "differs"]
     assert cli.run("convert", "to", "to").code == 2
+    outcome = cli.run("convert", tiny, "to", "--to", "ctranslate2")
+    assert outcome.code == 5
+    assert "to: holds model.safetensors, a model of another format" in outcome.err
+    assert cli.run("models", "--check", "to").code == 0

@@ -14,7 +14,7 @@ from harken.checkpoints import ctranslate2, ggml
 from harken.checkpoints.checkpoint import Checkpoint
 from harken.checkpoints.huggingface import COPIED_FILES, export, in_model_order
 from harken.checkpoints.model_files import Array, check_text_size
-from harken.errors import CheckpointError
+from harken.errors import CheckpointError, OutputError
 from harken.files import wrap_os_errors, write_atomic
 from harken.text import LANGUAGES, Tokenizer
 from harken.text.vocabulary import merges_of
@@ -22,6 +22,8 @@ from harken.types import Dims
 
 TARGETS = ("huggingface", "ctranslate2", "ggml")
 GGML_FILE = "ggml-model.bin"
+_OTHER_WEIGHTS = {"huggingface": "model.bin", "ctranslate2": "model.safetensors"}
+"""Of the format whose configuration has the same name."""
 
 
 def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Array) -> Path:
@@ -56,6 +58,9 @@ def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Arra
             f"{checkpoint.path}: its vocabulary has tokens of its own, of which a ggml file does not say which they "
             "are; allowed are huggingface and ctranslate2"
         )
+    other = _OTHER_WEIGHTS.get(target)
+    if other and (folder / other).exists():
+        raise OutputError(f"{folder}: holds {other}, a model of another format; allowed is a folder without it")
     with wrap_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if target == "ggml":
