@@ -122,7 +122,7 @@ def assert_refused(message, model="someone/w", kind=CheckpointError, **options):
     assert type(caught.value) is kind
 
 
-def test_path_takes_precedence_over_a_name_and_has_no_revision(tmp_path, stub):
+def test_path_takes_precedence_over_a_name_and_has_no_revision(tmp_path, stub, monkeypatch):
     path = files.write_openai(tmp_path / "small", files.TINY, files.random_weights())
     assert resolve_model("small") == Path("small")
     assert resolve_model(path) == path
@@ -132,6 +132,10 @@ def test_path_takes_precedence_over_a_name_and_has_no_revision(tmp_path, stub):
         resolve_model(path, revision="main")
     assert_refused("no such file or directory", Path("openai/whisper-small"), CheckpointNotFound)
     assert_refused("no such file", "models/ggml-small.bin", CheckpointNotFound)
+    monkeypatch.chdir(tmp_path)
+    Path("openai").mkdir()
+    Path("openai/whisper-small").symlink_to("gone")
+    assert_refused("no such file or directory", "openai/whisper-small", CheckpointNotFound)
     assert stub.requests == []
 
 

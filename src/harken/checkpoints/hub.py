@@ -131,8 +131,8 @@ def check_model_name(model: str | os.PathLike[str]) -> None:
 
 def _repository_of(model: str | os.PathLike[str]) -> str:
     """Return the id of the repository that a name, which is no path, stands for."""
-    if not isinstance(model, str):
-        raise CheckpointNotFound(f"{os.fspath(model)}: no such file or directory")
+    if not isinstance(model, str) or os.path.islink(model):
+        raise CheckpointNotFound(f"{on_one_line(os.fspath(model))}: no such file or directory")
     repository = SHORT_NAMES.get(model, model)
     if not _REPOSITORY.fullmatch(repository):
         raise CheckpointNotFound(
