@@ -561,9 +561,16 @@ class Recognizer:
         >>> for event in session.close():
         ...     print(event)
         """
-        return LiveSession(
-            self._open_streams(1, options, stream_options, clock, diarizer, speaker_delay, {**keywords})
+        sessions = self.stream_many(
+            1,
+            options,
+            stream_options=stream_options,
+            clock=clock,
+            diarizer=diarizer,
+            speaker_delay=speaker_delay,
+            **keywords,
         )
+        return LiveSession(sessions)
 
     def stream_many(
         self,
@@ -594,23 +601,11 @@ class Recognizer:
         count = checked_value("count", count, int)
         if not 1 <= count <= 256:
             raise OptionError("count", count, "an integer from 1 to 256")
-        return self._open_streams(count, options, stream_options, clock, diarizer, speaker_delay, {**keywords})
-
-    def _open_streams(
-        self,
-        count: int,
-        options: TranscribeOptions | None,
-        stream_options: StreamOptions | None,
-        clock: Callable[[], float] | None,
-        diarizer: Diarizer | None,
-        speaker_delay: float,
-        given: dict[str, Any],
-    ) -> LiveSessions:
-        """Make live sessions, without streams yet, for which the machine can keep the delay if so many speak."""
         checked_value("clock", clock, Callable[[], float] | None)
         diarizer = checked_value("diarizer", diarizer, Diarizer | None)
         speaker_delay = checked_delay(speaker_delay)
         stream_options = options_or_default("stream_options", stream_options, StreamOptions)
+        given: dict[str, Any] = {**keywords}
         stream_options = replace(stream_options, **pop_fields(StreamOptions, given))
         if diarizer:  # who says the words
             given |= {"word_timestamps": True}

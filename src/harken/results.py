@@ -12,8 +12,23 @@ MAX_TIME_S = 1e9
 """The largest time of a segment or word: 31 years, which every format can write."""
 
 
+class _Span:
+    """A span of time, whose start and end are checked."""
+
+    __slots__ = ()
+    start_s: float
+    end_s: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start_s <= MAX_TIME_S:
+            raise OptionError("start_s", self.start_s, f"a finite time from 0 s to {MAX_TIME_S:g} s")
+        if not self.start_s <= self.end_s <= MAX_TIME_S:
+            allowed = f"a finite time from start_s={self.start_s!r} to {MAX_TIME_S:g} s"
+            raise OptionError("end_s", self.end_s, allowed)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class Word(_Span):
     """One word and its times.
 
     Attributes
@@ -33,9 +48,6 @@ class Word:
     text: str
     probability: float
     speakers: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        _check_span(self.start_s, self.end_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +76,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(_Span):
     """One stretch of speech between two timestamps, with the numbers of the window it was decoded in.
 
     Attributes
@@ -114,9 +126,6 @@ class Segment:
     hallucination_score: float = 0.0
     speakers: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        _check_span(self.start_s, self.end_s)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedSegment:
@@ -135,7 +144,7 @@ class DroppedSegment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnwrittenSpeech:
+class UnwrittenSpeech(_Span):
     """Detected speech that has no words in the transcript, although it was decoded once more on its own.
 
     Attributes
@@ -150,12 +159,9 @@ class UnwrittenSpeech:
     end_s: float
     reason: str
 
-    def __post_init__(self) -> None:
-        _check_span(self.start_s, self.end_s)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpeakerTurn:
+class SpeakerTurn(_Span):
     """Speech of one speaker without a pause; turns of two speakers may overlap.
 
     Attributes
@@ -169,9 +175,6 @@ class SpeakerTurn:
     start_s: float
     end_s: float
     speaker: str
-
-    def __post_init__(self) -> None:
-        _check_span(self.start_s, self.end_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,10 +259,3 @@ def speakers_of(turns: Iterable[SpeakerTurn]) -> tuple[Speaker, ...]:
     for turn in turns:
         seconds[turn.speaker] = seconds.get(turn.speaker, 0.0) + (turn.end_s - turn.start_s)
     return tuple(Speaker(name=name, seconds=round(of_name, 3)) for name, of_name in seconds.items())
-
-
-def _check_span(start_s: float, end_s: float) -> None:
-    if not 0 <= start_s <= MAX_TIME_S:
-        raise OptionError("start_s", start_s, f"a finite time from 0 s to {MAX_TIME_S:g} s")
-    if not start_s <= end_s <= MAX_TIME_S:
-        raise OptionError("end_s", end_s, f"a finite time from start_s={start_s!r} to {MAX_TIME_S:g} s")
