@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
@@ -16,7 +16,7 @@ from harken.api import Recognizer
 from harken.errors import HarkenError
 from harken.serve.errors import RequestError, draining, too_long
 from harken.serve.options import ServeOptions
-from harken.serve.waiting import LoadOnce, call_soon, in_daemon_thread
+from harken.serve.waiting import Changes, LoadOnce, call_soon, in_daemon_thread
 from harken.serve.work.admission import Admission, LiveCost
 from harken.serve.work.captions import Captions
 from harken.serve.work.engine import Failed, Job
@@ -100,9 +100,7 @@ class Service:
         self.metrics = Metrics(self.admission, self.models)
         self._loop = asyncio.get_running_loop()
         self._receiving: set[asyncio.Timeout] = set()
-        self._n_in_progress = 0
-        self._none_in_progress = asyncio.Event()
-        self._none_in_progress.set()
+        self._n_in_progress, self._changes = 0, Changes()
 
     @property
     def ready(self) -> bool:
@@ -262,21 +260,18 @@ class Service:
     def in_progress(self) -> Iterator[None]:
         """Have `drain` wait for the end of a block, such as a connection whose last results are on their way."""
         self._n_in_progress += 1
-        self._none_in_progress.clear()
         try:
             yield
         finally:
             self._n_in_progress -= 1
-            if not self._n_in_progress:
-                self._none_in_progress.set()
+            self._changes.tell()
 
     async def drain(self) -> None:
         """Take no more work, and wait for that in progress, but not longer than the options allow."""
         self._begin_draining()
-        try:
-            await asyncio.wait_for(self._none_in_progress.wait(), self.options.drain_s)
-        except TimeoutError:
-            return
+        none_in_progress = self._changes.until(lambda: not self._n_in_progress)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(none_in_progress, self.options.drain_s)
 
     async def close(self) -> None:
         """Abandon what is in progress, and end the engines."""

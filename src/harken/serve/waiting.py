@@ -34,10 +34,10 @@ async def first_of(*coroutines: Coroutine[Any, Any, object]) -> int:
     return first
 
 
-def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *given: object) -> None:
+def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
     """Call a function in an event loop, from any thread; not if that has been closed, as nobody waits any more."""
     with suppress(RuntimeError):
-        loop.call_soon_threadsafe(function, *given)
+        loop.call_soon_threadsafe(function)
 
 
 class Changes:

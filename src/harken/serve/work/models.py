@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import time
 from typing import Any
@@ -24,6 +24,10 @@ ANY = "*"
 """Alias of all names that mean no model otherwise."""
 
 
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
 @dataclass(eq=False)
 class LoadedModel:
     """A model in memory, and the engine that serves its jobs."""
@@ -31,11 +35,8 @@ class LoadedModel:
     id: str
     recognizer: Recognizer
     engine: Engine
-    clock: Callable[[], float]  # returns seconds
     uses: int = 0  # requests that are using it
-
-    def __post_init__(self) -> None:
-        self.used_s = self.clock()
+    used_s: float = field(default_factory=_now_s)  # when the last of them ended
 
     @property
     def languages(self) -> list[str]:
@@ -51,7 +52,7 @@ class LoadedModel:
             yield
         finally:
             self.uses -= 1
-            self.used_s = self.clock()
+            self.used_s = _now_s()
 
 
 class Models:
@@ -84,7 +85,7 @@ class Models:
         self.ids = tuple(ids)
         self.created_s = int(time())
         self.has_loaded = False
-        self._load, self._on_step, self._clock = load, on_step, asyncio.get_running_loop().time
+        self._load, self._on_step = load, on_step
         self._aliases = dict.fromkeys(OPENAI_NAMES, ids[0]) | dict(aliases)
         self._models = {id: LoadOnce(partial(self._load_model, id)) for id in ids}
 
@@ -119,7 +120,7 @@ class Models:
     async def unload_idle(self, after_s: float) -> None:
         """Unload the models that nobody has used for some time."""
         for model in self.loaded:
-            if not model.uses and self._clock() - model.used_s >= after_s:
+            if not model.uses and _now_s() - model.used_s >= after_s:
                 self._models[model.id].forget()
                 # Of a thread of the loop's pool that has not begun yet, a cancellation would leave the engine running.
                 stop = partial(model.engine.stop, "the model was unloaded")
@@ -135,4 +136,4 @@ class Models:
     async def _load_model(self, id: str) -> LoadedModel:
         recognizer = await in_daemon_thread(partial(self._load, id), f"loading {id}")
         self.has_loaded = True
-        return LoadedModel(id, recognizer, Engine(f"harken {id}", self._on_step), self._clock)
+        return LoadedModel(id, recognizer, Engine(f"harken {id}", self._on_step))
