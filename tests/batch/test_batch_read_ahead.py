@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from unittest.mock import Mock
@@ -17,7 +17,7 @@ from harken.audio import load_audio
 from harken.batch import read_ahead
 from harken.batch.inputs import BatchRecording, ByteRange, read_recordings
 from harken.batch.locations import open_binary
-from harken.batch.read_ahead import AHEAD, FETCH_TRIES, reading_ahead
+from harken.batch.read_ahead import AHEAD, FETCH_TRIES, ReadAhead
 from harken.errors import AudioError, AudioNotFound
 
 
@@ -37,8 +37,8 @@ def piece(location, offset_s, duration_s=None):
 def read_all(*recordings):
     """Decode recordings in turn; an error stands for what could not be."""
     results = []
-    with reading_ahead(recordings) as files:
-        for file in files:
+    with closing(ReadAhead(recordings)) as ahead:
+        for file in ahead.files:
             try:
                 results.append((load_audio(file) * 32768).astype(np.int16))
             except AudioError as error:
@@ -199,14 +199,14 @@ def test_no_more_than_a_few_are_fetched_ahead_and_all_copies_are_closed(store, m
         return copies[-1]
 
     monkeypatch.setattr(read_ahead, "_temporary", temporary)
-    with reading_ahead([recording_at(store)] * 20) as files:
+    with closing(ReadAhead([recording_at(store)] * 20)) as ahead:
         assert not copies, "nothing is fetched before it is asked for"
-        assert files[0].tell() == 0
+        assert ahead.files[0].tell() == 0
         assert not copies
         for index in range(10):
-            files[index].read(1)
+            ahead.files[index].read(1)
             assert len(copies) <= index + 1 + AHEAD
-            files[index].close()
+            ahead.files[index].close()
             assert copies[index].closed
     assert len(copies) <= 10 + AHEAD
     assert eventually(lambda: all(copy.closed for copy in copies))
@@ -216,8 +216,8 @@ def test_a_fetch_that_waits_for_its_next_try_ends_with_the_block(store, tmp_path
     monkeypatch.setattr(read_ahead, "FIRST_WAIT_S", 3600.0)
     flaky = Flaky(monkeypatch, 100, RuntimeError("reset"))
     first = write_wav(tmp_path / "a.wav", noise(1))
-    with reading_ahead([recording_at(first), recording_at(store)]) as files:
-        files[0].read(1)
+    with closing(ReadAhead([recording_at(first), recording_at(store)])) as ahead:
+        ahead.files[0].read(1)
         assert flaky.tried.wait(60)
     assert flaky.tries[store] <= 2
 
@@ -235,8 +235,8 @@ def test_the_block_does_not_wait_for_a_recording_that_comes_slowly(store, tmp_pa
 
     monkeypatch.setattr(read_ahead, "open_binary", slow)
     first = write_wav(tmp_path / "a.wav", noise(1))
-    with reading_ahead([recording_at(first), recording_at(store)]) as files:
-        files[0].read(1)
+    with closing(ReadAhead([recording_at(first), recording_at(store)])) as ahead:
+        ahead.files[0].read(1)
         assert asked.wait(60)
     assert not fetched.is_set()
     goes_on.set()

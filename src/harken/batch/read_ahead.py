@@ -10,7 +10,7 @@ import wave
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from threading import Event, Lock
 from types import SimpleNamespace
 from typing import BinaryIO, cast
@@ -38,21 +38,10 @@ _PASSING_REFUSALS = (408, 425, 429)
 """Refusals of a web server that another try may mend."""
 
 
-@contextmanager
-def reading_ahead(recordings: Sequence[BatchRecording]) -> Iterator[list[FetchedFile]]:
-    """Yield a file for each recording, in their order, whose bytes a thread fetches before its turn."""
-    ahead = _ReadAhead(recordings)
-    files = [FetchedFile(recording, index, ahead) for index, recording in enumerate(recordings)]
-    try:
-        yield files
-    finally:
-        ahead.close()
-
-
 class FetchedFile(io.RawIOBase):
     """The file of a recording, by its place among those read ahead; its first use waits until it has been fetched."""
 
-    def __init__(self, recording: BatchRecording, index: int, ahead: _ReadAhead) -> None:
+    def __init__(self, recording: BatchRecording, index: int, ahead: ReadAhead) -> None:
         self.name = recording.shown_name
         self._index, self._ahead = index, ahead
 
@@ -80,10 +69,17 @@ class FetchedFile(io.RawIOBase):
         super().close()
 
 
-class _ReadAhead:
-    """Recordings that a thread fetches in their order, some ahead of those that have been asked for."""
+class ReadAhead:
+    """Recordings that a thread fetches in their order, some ahead of those that have been asked for.
+
+    Attributes
+    ----------
+    files : list of FetchedFile
+        Those of the recordings, in their order.
+    """
 
     def __init__(self, recordings: Sequence[BatchRecording]) -> None:
+        self.files = [FetchedFile(recording, index, self) for index, recording in enumerate(recordings)]
         self._recordings = recordings
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="harken read ahead")
         self._futures: dict[int, Future[BinaryIO]] = {}

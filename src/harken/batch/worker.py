@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -19,7 +19,7 @@ from harken.api import Recognizer, load, load_diarizer
 from harken.backend_factory import gpu_in_turn
 from harken.batch.inputs import BatchRecording
 from harken.batch.plan import Recipe, Shard, weights_digest
-from harken.batch.read_ahead import FetchedFile, reading_ahead
+from harken.batch.read_ahead import FetchedFile, ReadAhead
 from harken.batch.rows import (
     ShardReport,
     error_row,
@@ -119,8 +119,8 @@ class Worker:
             tell()
 
         in_order = sorted(recordings, key=lambda each: (each.language or "", each.reading_order))
-        with reading_ahead(in_order) as files:
-            pairs = zip(in_order, files, strict=True)
+        with closing(ReadAhead(in_order)) as ahead:
+            pairs = zip(in_order, ahead.files, strict=True)
             for _, same_language in groupby(pairs, key=lambda pair: pair[0].language):
                 group, files_of_group = zip(*same_language, strict=True)
                 for recording, row in self._rows_of_group(group, files_of_group, on_progress):
