@@ -65,21 +65,21 @@ class Recipe:
 
     def as_json(self) -> Json:
         """Return all that counts, by names that people know; the batch size does not decide the text."""
+        # A layout's `speakers` is on for a transcript that has them.
+        layout = {
+            name: value for name, value in asdict(self.layout).items() if self.formats and name != "speakers"
+        }
         return {
             "harken": __version__,
             "weights": self.weights,
             **{name: self.load.get(name) or "auto" for name in ("backend", "device", "precision")},
             **{name: self.load[name] for name in LSH_ARGUMENTS if self.load.get("attention") == "lsh"},
             **asdict(replace(self.options, batch_size=1)),
-            **(self._layout_that_counts() if self.formats else {}),
+            **layout,
             "formats": sorted({*self.formats}),
             "parquet": self.parquet,
             **({"speakers": self._speakers_that_count()} if self.speakers is not None else {}),
         }
-
-    def _layout_that_counts(self) -> Json:
-        """Return the layout of files; its `speakers` is on for a transcript that has them."""
-        return {name: value for name, value in asdict(self.layout).items() if name != "speakers"}
 
     def _speakers_that_count(self) -> Json:
         """Return the arguments that decide who is told apart, the voices by their content."""
