@@ -83,7 +83,7 @@ def test_reference_words_are_transcribed_without_text():
 
 
 def test_run_has_texts_counts_and_latencies():
-    run = run_live(ScriptedLiveSession(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, language="english")
+    run = run_live(ScriptedLiveSession(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, language="en")
     assert (run.interim_text, run.final_text) == (" One dog.  A pig house", " One dog. A big house")
     assert run.counts == LiveCounts(updates=5, flickered=1, revised=1)
     found = run.latencies

@@ -23,7 +23,6 @@ from harken.files import decode, read_file, wrap_os_errors
 from harken.formats import dump_json
 from harken.manifests import Entry, get_field, parse_object, read_manifests, read_rows
 from harken.results import Segment, UnwrittenSpeech
-from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
 
 
@@ -131,8 +130,7 @@ def evaluate_entries(
 
 def reference_language(entry: Entry, options: TranscribeOptions) -> str | None:
     """Return the code of the language of a reference text; None if it is unknown."""
-    chosen = options.language and to_language_code(options.language)
-    return "en" if options.task == "translate" else entry.language or chosen
+    return "en" if options.task == "translate" else entry.language or options.language_code
 
 
 def _transcriber(entries: Sequence[Entry], engine: Engine) -> Callable[[Entry], EvalHypothesis]:

@@ -19,7 +19,7 @@ from harken.audio import load_audio
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.evaluation.error_rate import ErrorRate, Summed
-from harken.evaluation.evaluate import resolve_entry_options
+from harken.evaluation.evaluate import reference_language, resolve_entry_options
 from harken.evaluation.latency import (
     Display,
     Latencies,
@@ -35,7 +35,6 @@ from harken.evaluation.speed import median_run, rotation
 from harken.manifests import Entry
 from harken.results import Word, shifted
 from harken.streaming import FinalSegment, Interim, LiveSession, LoadChanged
-from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
@@ -225,7 +224,7 @@ def run_live_rounds(
         transcript, wall_s, cpu_s = timed(transcription.result)
         runs: dict[str, list[LiveRun]] = {name: [] for name in sessions}
         run = partial(
-            run_live, reference_words=reference_words, language=checked_options.language, one_core=one_core
+            run_live, reference_words=reference_words, language=checked_options.language_code, one_core=one_core
         )
         for name in rotation(sessions, round_index, repeats):
             runs[name].append(run(sessions[name](checked_options), samples, block_samples))
@@ -248,9 +247,9 @@ def run_live(
 ) -> LiveRun:
     """Run a new session over a stream in simulated real time (see `simulate_real_time`).
 
-    The rules of the language, a code or name, normalize the words for the comparison with those of the reference.
+    The rules of the language normalize the words for the comparison with those of the reference.
     """
-    split_units = unit_splitter(language and to_language_code(language))
+    split_units = unit_splitter(language)
     display = Display(split_units)
     updates = load_changes = 0
     lag_s = 0.0
@@ -327,9 +326,8 @@ def summarise_live(rounds: Sequence[LiveRound], name: str, options: TranscribeOp
         return Percentiles.of(map(delay_s, latencies.words))
 
     def wer(texts: Iterable[str]) -> ErrorRate | None:
-        language = options.language and to_language_code(options.language)
         return summarise(
-            score(stream.entry, EvalHypothesis(text=text), stream.entry.language or language)
+            score(stream.entry, EvalHypothesis(text=text), reference_language(stream.entry, options))
             for stream, text in zip((live_round.stream for live_round in rounds), texts, strict=True)
             if stream.entry.has_reference
         ).wer
