@@ -43,7 +43,7 @@ class Agent:
         """Return the results of calls in turn: what the tool returned, or the text of its error."""
 
         async def run():
-            server = mcp.make_server(self._load, ("tiny", "base"), self._roots, pytest.fail)
+            server = mcp.make_server(mcp.Tools(self._load, ("tiny", "base"), self._roots, pytest.fail))
             async with Client(server) as client:
                 return [await self._call(client, *call) for call in calls]
 
@@ -182,7 +182,7 @@ def test_it_ends_by_a_signal_while_a_client_listens_and_says_why_it_cannot_begin
         return nullcontext()
 
     async def serve(port, addresses):
-        server = mcp.make_server(pytest.fail, ("tiny",), ("talks",), pytest.fail)
+        server = mcp.make_server(mcp.Tools(pytest.fail, ("tiny",), ("talks",), pytest.fail))
         await mcp.serve_http(server, ServeOptions(port=port), addresses.put_nowait, on_signals)
 
     async def run():

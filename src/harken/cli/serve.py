@@ -110,13 +110,14 @@ def mcp_command(roots: tuple[str, ...], **params: Any) -> int:
     when it is first needed, and kept.
     """
     with importing("mcp", "an agent"):
-        from harken.serve.mcp import make_server, serve_http
-    server = make_server(
+        from harken.serve.mcp import Tools, make_server, serve_http
+    tools = Tools(
         lambda name: load(**model_params(params | {"model": name})),
         _offered(params["model"]),
         roots,
         _speaker_loader(params),
     )
+    server = make_server(tools)
     if params["http"]:
         options = options_from(ServeOptions, _with_environment(params))
         asyncio.run(serve_http(server, options, _announce, _on_signals))

@@ -97,26 +97,8 @@ class Recording:
     modified: Annotated[float, Field(description="Seconds since 1970.")]
 
 
-def make_server(
-    load: Callable[[str], Recognizer],
-    models: Sequence[str],
-    roots: Sequence[str],
-    load_diarizer: Callable[[], Diarizer],
-) -> MCPServer:
-    """Make a server of the tools.
-
-    Parameters
-    ----------
-    load : callable
-        Loads the model of a name.
-    models : sequence of str
-        Models that are offered; the first is the default.
-    roots : sequence of str
-        Folders that may be read, and get the files that are saved; nothing outside them.
-    load_diarizer : callable
-        Loads what tells speakers apart.
-    """
-    tools = Tools(load, models, roots, load_diarizer)
+def make_server(tools: Tools) -> MCPServer:
+    """Make a server of the tools."""
     server = MCPServer(
         "harken",
         title="harken speech recognition",
@@ -158,7 +140,19 @@ async def serve_http(
 
 
 class Tools:
-    """The tools of `make_server`, with its parameters."""
+    """The tools of a server.
+
+    Parameters
+    ----------
+    load : callable
+        Loads the model of a name.
+    models : sequence of str
+        Models that are offered; the first is the default.
+    roots : sequence of str
+        Folders that may be read, and get the files that are saved; nothing outside them.
+    load_diarizer : callable
+        Loads what tells speakers apart.
+    """
 
     def __init__(
         self,
