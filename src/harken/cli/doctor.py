@@ -9,6 +9,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from glob import glob
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -138,7 +139,7 @@ def cache(advice: list[Advice]) -> Facts:
     from harken.store import default_store_directory
 
     root = default_store_directory()
-    sizes = [disk_size(root / name) for name in _names(root) if not name.startswith(".")]
+    sizes = [disk_size(root / name) for name in glob("*", root_dir=root)]
     writable = _writable(root)
     if not writable:
         how = f"make {root} writable, or set HARKEN_CACHE to a folder that is"
@@ -222,14 +223,6 @@ def _numpy_instructions() -> list[str]:
 
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
     return [*extensions.get("baseline", ()), *extensions.get("found", ())]
-
-
-def _names(folder: Path) -> list[str]:
-    """Return the names in a folder; none if it cannot be listed."""
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def _writable(folder: Path) -> bool:

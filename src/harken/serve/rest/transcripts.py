@@ -93,7 +93,7 @@ def _verbose_response(transcript: Transcript, asked: TranscriptionRequest) -> Re
     if asked.segments:
         body["segments"] = [segment_json(segment) for segment in transcript.segments]
     if asked.words:
-        body["words"] = [*map(_stripped_word_json, words_of(transcript.segments))]
+        body["words"] = [as_json(word) | {"word": word.text.strip()} for word in words_of(transcript.segments)]
     return JSONResponse(body | {"usage": _duration_json(transcript)})
 
 
@@ -200,11 +200,6 @@ def _cue_json(segment: Segment) -> dict[str, Any]:
 def word_json(word: Word) -> dict[str, Any]:
     """Return a word with the space before it, as programs other than OpenAI's service do."""
     return {"word": word.text, "start": word.start_s, "end": word.end_s, "probability": word.probability}
-
-
-def _stripped_word_json(word: Word) -> dict[str, Any]:
-    fields: dict[str, Any] = as_json(word)
-    return fields | {"word": word.text.strip()}
 
 
 class TranscriptionEvents:
