@@ -173,15 +173,11 @@ def _number(value: float) -> str:
 
 def _converted(value: Any, kind: Any) -> Any:
     """Return a value as one of a type."""
-    if kind in _SCALARS:
-        return _SCALARS[kind](value)
     origin = get_origin(kind) or kind
+    if origin in _CONVERSIONS:
+        return _CONVERSIONS[origin](value)
     if origin is tuple:
         return tuple(_items(value, get_args(kind)[0]))
-    if origin is Callable:
-        return _as_function(value)
-    if origin is os.PathLike:
-        return _as_path(value)
     if not isinstance(value, origin):
         raise _Refusal(f"of type {origin.__name__}")
     return value
@@ -251,11 +247,13 @@ def _as_function(value: Any) -> Any:
     return value
 
 
-_SCALARS: dict[Any, Callable[[Any], Any]] = {
+_CONVERSIONS: dict[Any, Callable[[Any], Any]] = {
     bool: _as_bool,
     int: _as_int,
     float: _as_float,
     str: _as_text,
+    os.PathLike: _as_path,
+    Callable: _as_function,
 }
 _PLURALS = {
     int: "integers",
