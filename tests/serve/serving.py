@@ -21,6 +21,7 @@ from websockets.http11 import Response
 from websockets.sync.client import connect
 
 from harken.api import Recognizer
+from harken.errors import CheckpointNotFound
 from harken.serve.app import make_app
 from harken.serve.options import ServeOptions
 from harken.serve.server import listening
@@ -86,13 +87,17 @@ class Serving:
         return next((float(line.removeprefix(sample)) for line in lines if line.startswith(sample)), 0.0)
 
 
+def no_speakers() -> Diarizer:
+    raise CheckpointNotFound("speakers: no such model")
+
+
 @contextmanager
 def serving(
     load: Callable[[str], Recognizer],
     ids: Sequence[str] = ("tiny.en",),
     options: ServeOptions | None = None,
     aliases: Mapping[str, str] | None = None,
-    load_diarizer: Callable[[], Diarizer] | None = None,
+    load_diarizer: Callable[[], Diarizer] = no_speakers,
 ) -> Iterator[Serving]:
     """Serve models on a free port while the block runs; `load` is called in a thread, once a model is asked for."""
     listener = socket.create_server(("127.0.0.1", 0))  # takes connections from now on

@@ -73,7 +73,7 @@ async def run(
     options: ServeOptions,
     announce: Callable[[str], None],
     on_signals: Callable[[Callable[[], object]], AbstractContextManager[None]],
-    load_diarizer: Callable[[], Diarizer] | None = None,
+    load_diarizer: Callable[[], Diarizer],
 ) -> bool:
     """Serve until a signal comes; then take no more work, send the finals of streams, and finish the files.
 
@@ -90,7 +90,7 @@ async def run(
         Called with the address, once requests are answered.
     on_signals : callable
         Returns a block in which a function is called, in the main thread, for every signal that ends the process.
-    load_diarizer : callable, optional
+    load_diarizer : callable
         Loads what tells speakers apart.
 
     Returns

@@ -68,8 +68,8 @@ class Service:
     options : ServeOptions
     aliases : mapping
         Further names of models.
-    load_diarizer : callable, optional
-        Loads what tells speakers apart; without it, nobody does.
+    load_diarizer : callable
+        Loads what tells speakers apart.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Service:
         ids: Sequence[str],
         options: ServeOptions,
         aliases: Mapping[str, str],
-        load_diarizer: Callable[[], Diarizer] | None = None,
+        load_diarizer: Callable[[], Diarizer],
     ) -> None:
         self.options = options
         self.captions = Captions()
@@ -94,9 +94,7 @@ class Service:
             max_queue_s=options.max_queue_s, max_streams=options.max_streams, max_load=options.max_load
         )
         self.models = Models(load, ids, aliases, self._record_step)
-        self._diarizer = load_diarizer and LoadOnce(
-            partial(_load_diarizer, load_diarizer), failed_s=NO_SPEAKERS_S
-        )
+        self._diarizer = LoadOnce(partial(_load_diarizer, load_diarizer), failed_s=NO_SPEAKERS_S)
         self.metrics = Metrics(self.admission, self.models)
         self._loop = asyncio.get_running_loop()
         self._receiving: set[asyncio.Timeout] = set()
@@ -132,17 +130,15 @@ class Service:
             If its models are not on this server, and cannot be fetched.
         """
         try:
-            if self._diarizer:
-                return await self._diarizer.get()
+            return await self._diarizer.get()
         except RequestError:
             raise  # the server ends
-        except HarkenError:
-            pass  # the log has it
-        raise RequestError(
-            "this server has no models to tell speakers apart; allowed are requests without them",
-            code="unsupported_value",
-            param=param,
-        )
+        except HarkenError as error:  # the log has it
+            raise RequestError(
+                "this server has no models to tell speakers apart; allowed are requests without them",
+                code="unsupported_value",
+                param=param,
+            ) from error
 
     def until_drained(self, receive: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
         """Return a function that receives the body of a request; it raises `RequestError` once the server is to end.
@@ -277,8 +273,7 @@ class Service:
         """Abandon what is in progress, and end the engines."""
         self._begin_draining()
         self.captions.close()
-        if self._diarizer:
-            self._diarizer.forget()
+        self._diarizer.forget()
         await self.models.close("the server has ended")
 
     def _begin_draining(self) -> None:
