@@ -42,7 +42,7 @@ async def stream_texts(service, samples):
         async def send():
             for start in range(0, len(samples), WORD_SAMPLES):
                 await job.feed(samples[start : start + WORD_SAMPLES])
-            job.close()
+            job.ask("close")
 
         sending = asyncio.create_task(send())
         texts = [update.segment.text async for update in job.updates if isinstance(update, FinalSegment)]
@@ -72,7 +72,7 @@ async def test_interleaved_work_gives_the_text_of_each_alone(stage, unhurried):
 async def test_interims_merge_for_a_slow_reader_and_no_word_is_lost(stage):
     async with stage.service.stream(STREAM) as job:
         await job.feed(np.zeros(40 * WORD_SAMPLES, np.float32))
-        job.close()
+        job.ask("close")
         await until(lambda: job.done)
         updates = [update async for update in job.updates]
     interims = [update for update in updates if isinstance(update, Interim)]

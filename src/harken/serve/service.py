@@ -245,7 +245,7 @@ class Service:
     async def plan(self, wanted: OpenStream) -> LatencyPlan:
         """Return the plan of a live stream, which has its room only until then; the errors are those of `stream`."""
         async with self.stream(wanted) as job:
-            job.close()
+            job.ask("close")
             async for update in job.updates:
                 if isinstance(update, Failed):
                     raise update.failure

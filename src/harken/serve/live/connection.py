@@ -247,7 +247,7 @@ class Session:
                 await self._flush(token, drops)
             case Mark(token):
                 if self._job:
-                    self._job.mark(token)
+                    self._job.ask("mark", token)
             case CloseStream():
                 await self._close_stream()
             case DropStream():
@@ -296,7 +296,7 @@ class Session:
             await self._input.decoded()
         self._flush_token = token
         self._flushed.clear()
-        self._job.flush(token, drops=drops)
+        self._job.ask("drop" if drops else "flush", token)
         await first_of(self._flushed.wait(), asyncio.wait((self._updates,)))
 
     async def _finish_input(self) -> None:
@@ -313,7 +313,7 @@ class Session:
     async def _close_stream(self) -> None:
         await self._finish_input()
         if self._job and self._updates:
-            self._job.close()
+            self._job.ask("close")
             await asyncio.wait((self._updates,))  # which goes on if this is cancelled
             await self._release()
 

@@ -117,6 +117,8 @@ class FileJob(Job[FileUpdate]):
 
 NO_SAMPLES: Floats = np.zeros(0, np.float32)
 Action = Literal["feed", "mark", "flush", "drop", "close"]
+"""What a stream does behind the samples so far: take further ones; tell that it is there; end the utterance and the
+turn, which is transcribed or dropped, and tell that; or end. It tells by `Flushed`, behind all other events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +272,7 @@ class LiveJob(Job[LiveUpdate]):
         self._open_session, self._turn = open_session, turn
         self._inputs: deque[_Input] = deque([_Input(NO_SAMPLES, monotonic())])
         self._opened_s = self._inputs[0].came_s
-        self._given_samples = self._taken_samples = 0  # each written by one thread alone
+        self._given_samples = 0  # by the event loop; `processed_samples` by the engine's thread
         self._changes = Changes()
 
     def waiting_since(self) -> float | None:
@@ -281,31 +283,13 @@ class LiveJob(Job[LiveUpdate]):
     async def feed(self, samples: Floats) -> None:
         """Take samples, float32 at 16 kHz; wait while too many are pending, so that a fast sender has to wait."""
         await self._changes.until(
-            lambda: self._given_samples - self._taken_samples < MAX_PENDING_S * SAMPLE_RATE or self.done
+            lambda: self._given_samples - self.processed_samples < MAX_PENDING_S * SAMPLE_RATE or self.done
         )
         self._given_samples += len(samples)
-        self._add("feed", samples)
+        self.ask("feed", samples=samples)
 
-    def mark(self, token: object = None) -> None:
-        """Have `Flushed` follow the events of the samples so far."""
-        self._add("mark", token=token)
-
-    def flush(self, token: object = None, *, drops: bool = False) -> None:
-        """End the current utterance and turn behind the samples so far; its events end with `Flushed`.
-
-        Parameters
-        ----------
-        token : object
-        drops : bool
-            True to leave the turn untranscribed.
-        """
-        self._add("drop" if drops else "flush", token=token)
-
-    def close(self) -> None:
-        """End the stream behind the samples so far; `updates` ends behind its last events."""
-        self._add("close")
-
-    def _add(self, action: Action, samples: Floats = NO_SAMPLES, token: object = None) -> None:
+    def ask(self, action: Action, token: object = None, samples: Floats = NO_SAMPLES) -> None:
+        """Have the stream do something; `Flushed` brings the token back."""
         if self.done:  # nobody would take it
             return
         self._inputs.append(_Input(samples, monotonic(), action, token))
@@ -327,9 +311,9 @@ class LiveJob(Job[LiveUpdate]):
         session = self.session = self.session or self._open_session()
         action, token = inputs[-1].action, inputs[-1].token
         samples = np.concatenate([given.samples for given in inputs])
+        self.step_samples = len(samples)
         match action:
             case "feed":
-                self.processed_samples += len(samples)
                 events = session.feed(samples, waited_s=self._waited_s(inputs[-1]))
                 if self._turn:
                     self._turn.add(samples)
@@ -339,10 +323,9 @@ class LiveJob(Job[LiveUpdate]):
                 events = session.flush()
             case "close":
                 events = session.close()
-        self.step_samples = len(samples)
         self.step_segments = sum(isinstance(event, FinalSegment) for event in events)
         self.lag_s = monotonic() - inputs[-1].came_s
-        self._taken_samples += len(samples)
+        self.processed_samples += len(samples)
         self._changes.tell()
         for event in events:
             self.updates.put(event, merge=_merged_interims)
@@ -360,7 +343,7 @@ class LiveJob(Job[LiveUpdate]):
     def _waited_s(self, given: _Input) -> float:
         """Return the seconds that samples have waited; not those by which a sender is ahead of real time."""
         now_s = monotonic()
-        behind_s = now_s - self._opened_s - self.processed_samples / SAMPLE_RATE
+        behind_s = now_s - self._opened_s - (self.processed_samples + self.step_samples) / SAMPLE_RATE
         return max(0.0, min(now_s - given.came_s, behind_s))
 
     def _let_go(self) -> None:
