@@ -94,6 +94,9 @@ class TurnsDiarizer:
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.names = [*names, "A", "B"][:2]
 
+    def with_options(self, options: object) -> TurnsDiarizer:
+        return self
+
     def with_voices(self, voices: Mapping[str, Floats]) -> TurnsDiarizer:
         for name, samples in voices.items():
             if not np.any(samples):

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -269,14 +269,13 @@ def label_windows(
         First id that is not text.
     progress : callable
     """
-    labeller: Labeller | None = None
+    labeller = cache(make_labeller)
     previous_texts: dict[tuple[str, bool], list[int]] = {}
     for done, window in enumerate(windows):
         progress(done, len(windows))
         group = window.group, window.held_out
         if not store.has(window):
-            labeller = labeller or make_labeller()
-            store.put(window, labeller(window, previous_texts.get(group, [])))
+            store.put(window, labeller()(window, previous_texts.get(group, [])))
         text = store.first_text(window)
         previous_texts[group] = [token for token in text if token < eot] or previous_texts.get(group, [])
     progress(len(windows), len(windows))

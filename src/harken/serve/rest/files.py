@@ -30,7 +30,6 @@ from harken.serve.rest.forms import (
     received_form,
 )
 from harken.serve.rest.transcription_form import (
-    ANY_SPEAKERS,
     FIELDS,
     SPEECH_NAMES,
     TranscriptionRequest,
@@ -157,9 +156,7 @@ class Files:
         if not asked.diarized:
             return lambda recognizer, audio, options: recognizer.transcribe(audio, options)
         voices = await asyncio.to_thread(read_voices, asked.known_speakers)
-        diarizer = await self._service.diarizer("response_format")
-        if asked.speakers != ANY_SPEAKERS:
-            diarizer = diarizer.with_options(asked.speakers)
+        diarizer = (await self._service.diarizer("response_format")).with_options(asked.speakers)
         return lambda recognizer, audio, options: recognizer.transcribe(
             audio, options, diarizer=with_voices(diarizer, voices)
         )

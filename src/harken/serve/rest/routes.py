@@ -105,7 +105,7 @@ def routes(service: Service) -> list[BaseRoute]:
         body = await received_body(request, MAX_TRANSCRIPT_BYTES)
         async with one_at_a_time:
             layout = Layout(subtitle_style=request.query_params.get("subtitle_style"))
-            text = await asyncio.to_thread(_rendered, body, name, layout)
+            text = await asyncio.to_thread(lambda: "".join(render(from_json(body), name, layout)).encode())
         headers = {
             "content-disposition": f'attachment; filename="transcript.{name}"',
             "x-content-type-options": "nosniff",
@@ -144,7 +144,3 @@ def _abilities(id: str, model: LoadedModel | None) -> dict[str, Any]:
         "languages": [{"code": code, "name": LANGUAGES[code]} for code in model.languages],
         "tasks": TASKS if multilingual else TASKS[:1],
     }
-
-
-def _rendered(document: bytes, name: str, layout: Layout) -> bytes:
-    return "".join(render(from_json(document), name, layout)).encode()

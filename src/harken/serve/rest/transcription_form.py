@@ -46,7 +46,6 @@ MAX_TEMPERATURE = 1
 MAX_SILENCE_MS, MAX_PADDING_MS = 3_600_000, 14_000
 LOGPROBS, EVENTS = "logprobs", "harken.events"
 DEFAULTS = TranscribeOptions()
-ANY_SPEAKERS, AS_SPOKEN = SpeakerOptions(), Layout()
 NAMES, REFERENCES = "known_speaker_names", "known_speaker_references"
 MAX_VOICES = 4
 MAX_NAME_LENGTH = 100
@@ -70,10 +69,11 @@ class TranscriptionRequest:
     logprobs: bool = False  # true to add the log-probabilities of the words
     # True for harken's own events in the stream: progress, segments and the whole transcript.
     events: bool = False
-    layout: Layout = AS_SPOKEN  # the style of srt and vtt
+    layout: Layout = field(default_factory=Layout)  # the style of srt and vtt
     max_segment_chars: int | None = None  # of the text of a segment, which is cut between words
     diarized: bool = False  # true to tell speakers apart
-    speakers: SpeakerOptions = ANY_SPEAKERS  # how many there are, as far as that is known
+    # How many there are, as far as that is known.
+    speakers: SpeakerOptions = field(default_factory=SpeakerOptions)
     # Recordings of voices, as files in memory, by the names of the speakers.
     known_speakers: Mapping[str, bytes] = field(default_factory=dict)
     language_only: bool = False  # true to find the language of the first half a minute, and no text
@@ -261,7 +261,7 @@ def with_voices(diarizer: Diarizer, voices: Mapping[str, Floats]) -> Diarizer:
         If a sample cannot be used, such as one without speech.
     """
     try:
-        return diarizer.with_voices(voices) if voices else diarizer
+        return diarizer.with_voices(voices)
     except (AudioError, OptionError) as error:
         raise _unusable(str(error)) from error
 

@@ -45,7 +45,6 @@ MEDIA_TYPES: Mapping[str, str] = {
     "html": "text/html",
     "rttm": "text/plain",
 }
-_ResponseFactory = Callable[[Transcript, TranscriptionRequest], Response]
 
 SEGMENT_KEYS = (
     *("id", "start", "end", "text", "tokens"),
@@ -108,7 +107,7 @@ def _diarized_response(transcript: Transcript, asked: TranscriptionRequest) -> R
     return JSONResponse(body)
 
 
-_RESPONSES: Mapping[str, _ResponseFactory] = {
+_RESPONSES: Mapping[str, Callable[[Transcript, TranscriptionRequest], Response]] = {
     "json": _json_response,
     "verbose_json": _verbose_response,
     DIARIZED: _diarized_response,
