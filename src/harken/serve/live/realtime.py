@@ -30,7 +30,7 @@ from harken.serve.live.realtime_config import (
     updated_config,
 )
 from harken.serve.live.translator import Audio, Check, CloseStream, HangUp, Outputs, Translator
-from harken.serve.live.turns import EventWriter, Turns, new_id
+from harken.serve.live.turns import Turns, error_json, event_json, new_id
 from harken.serve.rest.forms import received_body
 from harken.serve.service import Service
 from harken.serve.work.engine import Failed
@@ -162,8 +162,7 @@ class RealtimeSession(Translator):
         query: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._resolve_model, self._expires_at = resolve_model, expires_at
-        self._writer = EventWriter(beta)
-        self._turns = Turns(self._writer, config)
+        self._turns = Turns(config, beta=beta)
         self._id, self._query = new_id("sess"), query
         self._configure(config)
         self._is_open = self._is_refused = False
@@ -176,7 +175,7 @@ class RealtimeSession(Translator):
         problem = self._read_query()
         yield self._session_event("created")
         if problem:
-            yield self._writer.error(problem)
+            yield error_json(problem)
 
     def received(self, message: str | bytes) -> Outputs:
         self._event_id = None
@@ -186,14 +185,14 @@ class RealtimeSession(Translator):
             handle, *names = self._handler(event)
             yield from handle(self, *(event[name] for name in names))
         except RequestError as error:
-            yield self._writer.error(error, self._event_id)
+            yield error_json(error, self._event_id)
 
     def updated(self, update: LiveUpdate) -> Outputs:
         match update:
             case Failed(failure=failure):
                 problem = request_error(failure, self._paths)
                 yield from self._turns.fail(problem, self._received_s)
-                yield self._writer.error(problem)
+                yield error_json(problem)
                 yield HangUp(problem.close_code, str(problem))
             case _:
                 yield from self._turns.update(update)
@@ -204,7 +203,7 @@ class RealtimeSession(Translator):
                 yield from self._commit()
             yield CloseStream()
             code, close_code = _GOODBYES[problem.code]
-            yield self._writer.error(RequestError(str(problem), type="server_error", code=code))
+            yield error_json(RequestError(str(problem), type="server_error", code=code))
             yield HangUp(close_code, str(problem))
         else:
             yield HangUp(problem.close_code, str(problem))
@@ -260,7 +259,7 @@ class RealtimeSession(Translator):
         yield self._session_event("updated")
 
     def _update_beta(self, session: Any) -> Outputs:
-        self._writer.beta = True
+        self._turns.beta = True
         yield from self._update(session)
 
     def _append(self, audio: Any) -> Outputs:
@@ -291,7 +290,7 @@ class RealtimeSession(Translator):
         yield CloseStream()
         problem = request_error(error, self._paths)
         yield from self._turns.fail(problem, self._received_s)
-        yield self._writer.error(problem, self._event_id)
+        yield error_json(problem, self._event_id)
         if problem.status in RETRY_STATUSES:
             yield HangUp(TRY_LATER, str(problem))
 
@@ -307,7 +306,7 @@ class RealtimeSession(Translator):
     def _clear(self) -> Outputs:
         if self._is_open:
             yield from self._turns.clear(self._received_s)
-        yield self._writer.event("input_audio_buffer.cleared")
+        yield event_json("input_audio_buffer.cleared")
 
     @property
     def _uncommitted_s(self) -> float:
@@ -319,9 +318,9 @@ class RealtimeSession(Translator):
         self._stream = config.stream()
 
     def _session_event(self, kind: str) -> str:
-        prefix = "transcription_session" if self._writer.beta else "session"
-        shown = shown_config(self._config, self._id, self._expires_at, beta=self._writer.beta)
-        return self._writer.event(f"{prefix}.{kind}", session=shown)
+        prefix = "transcription_session" if self._turns.beta else "session"
+        shown = shown_config(self._config, self._id, self._expires_at, beta=self._turns.beta)
+        return event_json(f"{prefix}.{kind}", session=shown)
 
     _HANDLERS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         {

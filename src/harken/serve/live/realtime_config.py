@@ -8,7 +8,7 @@ configuration so far.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
@@ -238,8 +238,7 @@ def _shown_turns(turns: TurnDetection | None) -> dict[str, Any] | None:
         return None
     if turns.type == "semantic_vad":
         return {"type": turns.type, "eagerness": turns.eagerness}
-    names = ("type", "threshold", "prefix_padding_ms", "silence_duration_ms", "idle_timeout_ms")
-    return {name: getattr(turns, name) for name in names if getattr(turns, name) is not None}
+    return {name: value for name, value in asdict(turns).items() if value is not None and name != "eagerness"}
 
 
 def _read_group(readers: Mapping[str, Reader], value: Any, path: str, config: SessionConfig) -> SessionConfig:

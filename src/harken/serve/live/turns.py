@@ -30,40 +30,31 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{token_hex(12)}"
 
 
-class EventWriter:
-    """A writer of the server's events.
+def event_json(type: str, **fields: Any) -> str:
+    """Return an event of the server."""
+    return json.dumps({"type": type, "event_id": new_id("event")} | fields, separators=(",", ":"))
 
-    Parameters
-    ----------
-    beta : bool
-        True for the beta dialect.
-    """
 
-    def __init__(self, beta: bool) -> None:
-        self.beta = beta
+def error_json(error: RequestError, event_id: str | None = None) -> str:
+    """Return an error event; the session goes on."""
+    return event_json("error", error=error.body()["error"] | {"event_id": event_id})
 
-    def event(self, type: str, **fields: Any) -> str:
-        """Return an event."""
-        return json.dumps({"type": type, "event_id": new_id("event")} | fields, separators=(",", ":"))
 
-    def error(self, error: RequestError, event_id: str | None = None) -> str:
-        """Return an error event; the session goes on."""
-        return self.event("error", error=error.body()["error"] | {"event_id": event_id})
+def _transcription_json(kind: str, item_id: str, **fields: Any) -> str:
+    """Return an event about the transcription of an item."""
+    type = f"conversation.item.input_audio_transcription.{kind}"
+    return event_json(type, item_id=item_id, content_index=0, **fields)
 
-    def transcription(self, kind: str, item_id: str, **fields: Any) -> str:
-        """Return an event about the transcription of an item."""
-        type = f"conversation.item.input_audio_transcription.{kind}"
-        return self.event(type, item_id=item_id, content_index=0, **fields)
 
-    def item(self, kind: str, item_id: str, previous_id: str | None, transcript: str | None) -> str:
-        """Return an event about an item."""
-        content = [{"type": "input_audio", "transcript": transcript}]
-        shown = {"id": item_id, "object": "realtime.item", "type": "message", "role": "user"}
-        return self.event(
-            f"conversation.item.{kind}",
-            previous_item_id=previous_id,
-            item=shown | {"status": "completed", "content": content},
-        )
+def _item_json(kind: str, item_id: str, previous_id: str | None, transcript: str | None) -> str:
+    """Return an event about an item."""
+    content = [{"type": "input_audio", "transcript": transcript}]
+    shown = {"id": item_id, "object": "realtime.item", "type": "message", "role": "user"}
+    return event_json(
+        f"conversation.item.{kind}",
+        previous_item_id=previous_id,
+        item=shown | {"status": "completed", "content": content},
+    )
 
 
 @dataclass(eq=False)
@@ -157,21 +148,22 @@ class Turns:
 
     Parameters
     ----------
-    writer : EventWriter
     config : SessionConfig
+        It says what the client wants beside the usual.
+    beta : bool
+        True for the beta dialect.
 
     Attributes
     ----------
-    config : SessionConfig
-        It says what the client wants beside the usual.
+    config, beta
+        As given; they may change.
     committed_s : float
         Time in the session up to which the audio belongs to items, or was cleared.
     """
 
-    def __init__(self, writer: EventWriter, config: SessionConfig) -> None:
-        self.config = config
+    def __init__(self, config: SessionConfig, *, beta: bool) -> None:
+        self.config, self.beta = config, beta
         self.committed_s = 0.0
-        self._writer = writer
         self._active_s = 0.0  # time of the last speech, or silence that was reported
         self._start_s = 0.0  # time in the session at which the open stream began
         self._detects = True  # if it ends turns
@@ -235,7 +227,7 @@ class Turns:
         self.committed_s = end_s
         items = [mark.item for mark in self._marks if isinstance(mark, Commit)]
         for item in [*items, *filter(None, [self._item])]:
-            yield self._writer.transcription("failed", item.id, error=problem.body()["error"])
+            yield _transcription_json("failed", item.id, error=problem.body()["error"])
         self._marks.clear()
         self._item = None
 
@@ -254,7 +246,7 @@ class Turns:
                 item = self._new_item(mark.start_s)
                 item.end_s = self.committed_s = mark.end_s
                 times_ms = {"audio_start_ms": _ms(mark.start_s), "audio_end_ms": _ms(mark.end_s)}
-                yield self._writer.event("input_audio_buffer.timeout_triggered", item_id=item.id, **times_ms)
+                yield event_json("input_audio_buffer.timeout_triggered", item_id=item.id, **times_ms)
                 yield from self._announce(item)
                 yield from self._complete(item)
 
@@ -264,7 +256,7 @@ class Turns:
         if not self._detects or isinstance(self._mark, Commit) or self._is_continued:
             return
         self._item = self._item or self._new_item(start_s)
-        yield self._writer.event(
+        yield event_json(
             "input_audio_buffer.speech_started", item_id=self._item.id, audio_start_ms=_ms(start_s)
         )
 
@@ -272,7 +264,7 @@ class Turns:
         item = self._target()
         yield from self._delta(item, item.commit(interim.words), interim.words)
         if INTERIM in self.config.include:
-            yield self._writer.event(
+            yield event_json(
                 "harken.interim",
                 item_id=item.id,
                 committed=item.shown,
@@ -308,7 +300,7 @@ class Turns:
                 }
                 for word in segment.words
             ]
-            yield self._writer.transcription(
+            yield _transcription_json(
                 "segment",
                 item.id,
                 id=new_id("seg"),
@@ -330,35 +322,33 @@ class Turns:
             item.end_s = end_s
             self.committed_s = max(self.committed_s, end_s)
             self._item = None
-            yield self._writer.event(
-                "input_audio_buffer.speech_stopped", item_id=item.id, audio_end_ms=_ms(end_s)
-            )
+            yield event_json("input_audio_buffer.speech_stopped", item_id=item.id, audio_end_ms=_ms(end_s))
             yield from self._announce(item)
             yield from self._complete(item)
 
     def _announce(self, item: Item) -> Iterator[str]:
         previous_id, self._previous_id = self._previous_id, item.id
         item.previous_id = previous_id
-        yield self._writer.event("input_audio_buffer.committed", item_id=item.id, previous_item_id=previous_id)
-        yield self._writer.item("created" if self._writer.beta else "added", item.id, previous_id, None)
+        yield event_json("input_audio_buffer.committed", item_id=item.id, previous_item_id=previous_id)
+        yield _item_json("created" if self.beta else "added", item.id, previous_id, None)
 
     def _complete(self, item: Item) -> Iterator[str]:
         usage = {"type": "duration", "seconds": round(max(item.end_s - item.start_s, 0.0), 3)}
         transcript = item.text.strip()
         languages = dict.fromkeys(segment.language for segment in item.segments if segment.language)
         fields: dict[str, Any] = {"transcript": transcript, "usage": usage}
-        if languages and not self._writer.beta:
+        if languages and not self.beta:
             fields["languages"] = [{"code": code} for code in languages]
         if LOGPROBS in self.config.include:
             fields["logprobs"] = logprobs_json(word for segment in item.segments for word in segment.words)
-        yield self._writer.transcription("completed", item.id, **fields)
-        if not self._writer.beta:
-            yield self._writer.item("done", item.id, item.previous_id, transcript)
+        yield _transcription_json("completed", item.id, **fields)
+        if not self.beta:
+            yield _item_json("done", item.id, item.previous_id, transcript)
 
     def _delta(self, item: Item, delta: str, words: Iterable[Word]) -> Iterator[str]:
         if delta:
             logprobs = {"logprobs": logprobs_json(words)} if LOGPROBS in self.config.include else {}
-            yield self._writer.transcription("delta", item.id, delta=delta, **logprobs)
+            yield _transcription_json("delta", item.id, delta=delta, **logprobs)
 
     def _target(self) -> Item:
         """Return the item that the present updates of the stream belong to."""
