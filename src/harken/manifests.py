@@ -121,7 +121,23 @@ def read_entries(
     ManifestError
         If a folder holds no recordings, or no manifest where texts are needed, or as in `read_manifests`.
     """
-    return [entry for path in map(Path, paths) for entry in _entries(path, note, needs_text)]
+    entries: list[Entry] = []
+    for path in map(Path, paths):
+        if needs_text or not os.path.isdir(path) or os.path.isfile(path / MANIFEST):
+            entries += read_manifests([path], note=note, needs_text=needs_text)
+            continue
+        found = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+        files = sorted(
+            file for file in found if file.suffix.lower() in RECORDING_SUFFIXES and os.path.isfile(file)
+        )
+        if not files:
+            raise ManifestError(f"{path}: holds neither {MANIFEST} nor audio")
+        name = path.resolve().name
+        entries += (
+            Entry(name=f"{name}/{file.relative_to(path).as_posix()}", path=file, text="", has_reference=False)
+            for file in files
+        )
+    return entries
 
 
 def named_files(paths: Iterable[str | os.PathLike[str]], *, needs_text: bool = True) -> Iterator[Path]:
@@ -129,20 +145,6 @@ def named_files(paths: Iterable[str | os.PathLike[str]], *, needs_text: bool = T
     for path in paths:
         yield manifest_path(path)
         yield from (entry.path for entry in read_manifests([path], needs_text=needs_text))
-
-
-def _entries(path: Path, note: Callable[[str], None], needs_text: bool) -> Sequence[Entry]:
-    if needs_text or not os.path.isdir(path) or os.path.isfile(path / MANIFEST):
-        return read_manifests([path], note=note, needs_text=needs_text)
-    found = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
-    files = sorted(file for file in found if file.suffix.lower() in RECORDING_SUFFIXES and os.path.isfile(file))
-    if not files:
-        raise ManifestError(f"{path}: holds neither {MANIFEST} nor audio")
-    name = path.resolve().name
-    return [
-        Entry(name=f"{name}/{file.relative_to(path).as_posix()}", path=file, text="", has_reference=False)
-        for file in files
-    ]
 
 
 def manifest_path(path: str | os.PathLike[str]) -> Path:

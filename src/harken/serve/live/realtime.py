@@ -198,15 +198,14 @@ class RealtimeSession(Translator):
                 yield from self._turns.update(update)
 
     def ended(self, problem: RequestError) -> Outputs:
+        close_code = problem.close_code
         if problem.code in _GOODBYES:
             if self._is_open and self._config.turns is None and self._uncommitted_s >= MIN_COMMIT_S:
                 yield from self._commit()
             yield CloseStream()
             code, close_code = _GOODBYES[problem.code]
             yield error_json(RequestError(str(problem), type="server_error", code=code))
-            yield HangUp(close_code, str(problem))
-        else:
-            yield HangUp(problem.close_code, str(problem))
+        yield HangUp(close_code, str(problem))
 
     def _read_query(self) -> RequestError | None:
         """Take the model that the address names; return what is wrong with it."""
