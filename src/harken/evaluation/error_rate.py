@@ -28,8 +28,6 @@ def require_eval_extra() -> Iterator[None]:
         yield
 
 
-Normalizer = Callable[[str], str]
-
 # The reference's tokenizer splits Khmer at spaces, but those separate phrases, not words.
 _SCORED_BY_CHARACTER = LANGUAGES_WITHOUT_SPACES | {"km"}
 
@@ -40,7 +38,7 @@ def is_spaced(language: str | None) -> bool:
 
 
 @cache
-def normalizer(language: str | None) -> Normalizer:
+def normalizer(language: str | None) -> Callable[[str], str]:
     """Return the function that normalizes texts of a language: to its words, separated by single spaces.
 
     Source: the Whisper paper, appendix C, and openai/whisper, normalizers/. English has rules of its own for

@@ -113,9 +113,6 @@ def reference_word_times(
     return tuple(words)
 
 
-SessionFactory = Callable[[TranscribeOptions], LiveSession]
-"""Opens a session with some options."""
-
 WARM_UP_S = 5.0
 """Seconds of the first stream that every session transcribes beforehand, so that lazy compilation is not timed."""
 
@@ -174,7 +171,7 @@ class LiveRound:
 
 def run_live_rounds(
     recognizer: Recognizer,
-    sessions: Mapping[str, SessionFactory],
+    sessions: Mapping[str, Callable[[TranscribeOptions], LiveSession]],
     streams: Sequence[JoinedStream],
     options: TranscribeOptions,
     *,

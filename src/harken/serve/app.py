@@ -32,7 +32,7 @@ def make_app(service: Service) -> Starlette:
     of_files = (*files.OPENAI, *dialects.DIALECTS, whisper_cpp.inference, deepgram.DIALECT)
     load = Route("/load", whisper_cpp.load, methods=["POST"])
     described = [
-        *(files.route(service, dialect) for dialect in of_files),
+        *(Route(dialect.path, files.Files(service, dialect), methods=["POST"]) for dialect in of_files),
         load,
         *other_routes.routes(service),
         *stream.routes(service),

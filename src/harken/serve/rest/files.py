@@ -12,7 +12,6 @@ from typing import BinaryIO
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from harken.api import Recognizer
@@ -99,11 +98,6 @@ OPENAI = tuple(
         ("/v1/audio/translations", "translate", "Translate a recording into English: OpenAI's API."),
     )
 )
-
-
-def route(service: Service, dialect: Dialect) -> Route:
-    """Return the route of a dialect."""
-    return Route(dialect.path, Files(service, dialect), methods=["POST"])
 
 
 class Files:
