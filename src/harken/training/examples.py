@@ -24,7 +24,7 @@ from harken.decoding import Greedy, Window, decode, make_logit_rules, make_promp
 from harken.errors import OutputError
 from harken.files import write_atomic
 from harken.text import Tokenizer
-from harken.training.network import run_decoder
+from harken.training.network import as_tensors, run_decoder
 from harken.training.windows import Progress, TrainingWindow
 from harken.transcribe import TranscribeOptions
 from harken.transcribe.language_id import language_probabilities
@@ -158,11 +158,7 @@ def main_model_labeller(
     """
     backend, tokenizer, dims = recognizer.backend, recognizer.tokenizer, checkpoint.dims
     rules = make_logit_rules(tokenizer, timestamps=True)
-    weights = {
-        name: torch.tensor(checkpoint.weights[name]).to(dtype)
-        for name in checkpoint.weights
-        if name.startswith("decoder.")
-    }
+    weights = as_tensors(checkpoint.weights, "decoder.", dtype)
 
     def transcribe(features: Features, language: str) -> list[int] | None:
         prompt = make_prompt(tokenizer, dims.n_text_ctx, language=language, task="transcribe", timestamps=True)

@@ -28,9 +28,11 @@ ALL_ROWS = slice(None)
 _CAUSAL = partial(F.scaled_dot_product_attention, is_causal=True)
 
 
-def as_tensors(weights: Mapping[str, NDArray[Any]], prefix: str = "") -> dict[str, Tensor]:
-    """Return the weights whose names begin with a prefix, float32."""
-    return {name: torch.tensor(weights[name]).float() for name in weights if name.startswith(prefix)}
+def as_tensors(
+    weights: Mapping[str, NDArray[Any]], prefix: str = "", dtype: torch.dtype = torch.float32
+) -> dict[str, Tensor]:
+    """Return the weights whose names begin with a prefix."""
+    return {name: torch.tensor(weights[name]).to(dtype) for name in weights if name.startswith(prefix)}
 
 
 def as_arrays(weights: NamedWeights) -> dict[str, NDArray[np.float16]]:

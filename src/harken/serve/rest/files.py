@@ -206,20 +206,17 @@ class Files:
     ) -> AsyncIterator[bytes]:
         """Yield the events of updates, and a comment for each pause; what is large is made in threads."""
 
-        async def made(make: Callable[[], Iterable[Event]]) -> list[bytes]:
-            return await asyncio.to_thread(lambda: [*map(encoded, make())])
+        async def made(make: Callable[[], Iterable[Event]]) -> bytes:
+            return await asyncio.to_thread(lambda: b"".join(map(encoded, make())))
 
-        async def of_update(update: FileUpdate | None) -> list[bytes]:
-            return await made(partial(events.update, update)) if update else [HEARTBEAT]
+        async def of_update(update: FileUpdate | None) -> bytes:
+            return await made(partial(events.update, update)) if update else HEARTBEAT
 
         try:
-            for data in await of_update(first):
-                yield data
+            yield await of_update(first)
             async for update in following:
-                for data in await of_update(update):
-                    yield data
-            for data in await made(partial(events.done, _transcript(job))):
-                yield data
+                yield await of_update(update)
+            yield await made(partial(events.done, _transcript(job)))
             yield END
         except Exception as error:
             yield encoded(self.dialect.problem(error).body())
