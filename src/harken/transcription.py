@@ -243,10 +243,12 @@ class ChannelsTranscription(Transcription):
         model: str,
         task: str,
     ) -> None:
-        self._open_channels, self._on_progress = open_channels, on_progress
+        # None once they are open: it holds the audio.
+        self._open_channels: Callable[[], Sequence[Transcription]] | None = open_channels
+        self._on_progress = on_progress
         self._empty = Transcript(segments=(), language="en", duration_s=0.0, model=model, task=task)
         self._reported_s = 0.0
-        self._channels: Sequence[Transcription] | None = None
+        self._channels: Sequence[Transcription] = ()
         self._channel_failure: HarkenError | None = None
         self._waiting: list[deque[Segment]] = []
         self._segments = []
@@ -259,7 +261,7 @@ class ChannelsTranscription(Transcription):
             self._step_behind()
         except HarkenError as failure:
             self._channel_failure = self._channel_failure or failure
-            self._channels = self._channels or ()  # it could not be opened
+            self._open_channels = None  # it could not be opened
         segments = self._take()
         if stepwise or not segments:
             self._report()
@@ -269,10 +271,10 @@ class ChannelsTranscription(Transcription):
 
     def _step_behind(self) -> None:
         """Open the recording, or take a step of the channel that is most behind of those that hold up the others."""
-        if self._channels is None:
+        if self._open_channels:
             self._channels = self._open_channels()
-            del self._open_channels  # which holds the audio
             self._waiting = [deque() for _ in self._channels]
+            self._open_channels = None
         elif behind := self._without_segments():
             channel, waiting = min(behind, key=lambda each: each[0].done_s)
             waiting.extend(channel.step())
@@ -287,7 +289,7 @@ class ChannelsTranscription(Transcription):
 
     def _without_segments(self) -> list[tuple[Transcription, deque[Segment]]]:
         """Return the channels that may have segments before those that wait."""
-        channels = zip(self._channels or (), self._waiting, strict=True)
+        channels = zip(self._channels, self._waiting, strict=True)
         return [(channel, waiting) for channel, waiting in channels if not (waiting or channel.finished)]
 
     def _take(self) -> list[Segment]:
@@ -303,8 +305,8 @@ class ChannelsTranscription(Transcription):
 
     @property
     def _all_returned(self) -> bool:
-        channels = self._channels
-        return channels is not None and not any(self._waiting) and all(channel.finished for channel in channels)
+        waiting = self._open_channels or any(self._waiting)
+        return not waiting and all(channel.finished for channel in self._channels)
 
     @property
     def finished(self) -> bool:
@@ -314,22 +316,22 @@ class ChannelsTranscription(Transcription):
     @property
     def read_s(self) -> float:
         """Seconds of the recording that have been read."""
-        return max((channel.read_s for channel in self._channels or ()), default=0.0)
+        return max((channel.read_s for channel in self._channels), default=0.0)
 
     @property
     def done_s(self) -> float:
         """Seconds of the recording that have been decoded, of all channels."""
-        return min((channel.done_s for channel in self._channels or ()), default=0.0)
+        return min((channel.done_s for channel in self._channels), default=0.0)
 
     @property
     def language(self) -> str | None:
         """Code of the language of the first channel whose language is known."""
-        return next((channel.language for channel in self._channels or () if channel.language), None)
+        return next((channel.language for channel in self._channels if channel.language), None)
 
     @property
     def stats(self) -> DecodeStats:
         """Decoding statistics of all channels so far."""
-        return sum((channel.stats for channel in self._channels or ()), DecodeStats())
+        return sum((channel.stats for channel in self._channels), DecodeStats())
 
     @property
     def batch_stats(self) -> DecodeStats:
@@ -339,18 +341,18 @@ class ChannelsTranscription(Transcription):
     @property
     def peak(self) -> float | None:
         """Largest magnitude of the samples so far; None without voice activity detection."""
-        return max((channel.peak or 0.0 for channel in self._channels or ()), default=None)
+        return max((channel.peak or 0.0 for channel in self._channels), default=None)
 
     def stop(self) -> None:
         """Stop decoding this recording."""
         with self._turn.lock:
-            self._channels = self._channels or ()
+            self._open_channels = None
             for channel in self._channels:
                 channel.stop()
 
     def so_far(self) -> Transcript:
         """Return the transcript of what has been decoded so far."""
-        transcripts = [channel.so_far() for channel in self._channels or ()] or [self._empty]
+        transcripts = [channel.so_far() for channel in self._channels] or [self._empty]
         named = [
             [_named(segment, index, 0) for segment in transcript.segments]
             for index, transcript in enumerate(transcripts)
