@@ -111,7 +111,6 @@ class DeepgramTranslator(Translator):
         self._tells_ends = _endpointing(form) != OFF
         self._tells_languages = form.text("language") == MULTILINGUAL
         self._request_id = str(uuid4())
-        self._is_open = False
         self._n_bytes = 0
         self._words: list[Word] = []  # committed ones of the utterance in progress
         self._segments: list[Segment] = []  # final ones that have not been told
@@ -173,8 +172,7 @@ class DeepgramTranslator(Translator):
         yield from self._hang_up(problem)
 
     def _take(self, audio: bytes) -> Outputs:
-        if not self._is_open:
-            self._is_open = True
+        if not self._n_bytes:
             yield self.stream
         self._n_bytes += len(audio)
         yield Audio(audio, self._audio)

@@ -34,7 +34,7 @@ from harken.serve.live.turns import Turns, error_json, event_json, new_id
 from harken.serve.rest.forms import received_body
 from harken.serve.service import Service
 from harken.serve.work.engine import Failed
-from harken.serve.work.jobs import LiveUpdate
+from harken.serve.work.jobs import LiveUpdate, OpenStream
 
 BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
 BETA_HEADER, BETA_VERSION = "openai-beta", "realtime=v1"
@@ -165,8 +165,8 @@ class RealtimeSession(Translator):
         self._turns = Turns(config, beta=beta)
         self._id, self._query = new_id("sess"), query
         self._configure(config)
-        self._is_open = self._is_refused = False
-        self._opened_with = self._stream
+        self._is_refused = False
+        self._opened_with: OpenStream | None = None
         self._received_s = 0.0
         self._event_id: str | None = None
         self._paths: Mapping[str, str] = option_paths(None)
@@ -200,7 +200,7 @@ class RealtimeSession(Translator):
     def ended(self, problem: RequestError) -> Outputs:
         close_code = problem.close_code
         if problem.code in _GOODBYES:
-            if self._is_open and self._config.turns is None and self._uncommitted_s >= MIN_COMMIT_S:
+            if self._opened_with and self._config.turns is None and self._uncommitted_s >= MIN_COMMIT_S:
                 yield from self._commit()
             yield CloseStream()
             code, close_code = _GOODBYES[problem.code]
@@ -266,7 +266,7 @@ class RealtimeSession(Translator):
         if not data or self._is_refused:
             return
         try:
-            if not self._is_open or self._opened_with != self._stream:
+            if self._opened_with != self._stream:
                 yield from self._open_stream()
             self._received_s += len(data) / self._config.audio_format.bytes_per_s
             yield Audio(data, self._config.audio_format)
@@ -277,15 +277,15 @@ class RealtimeSession(Translator):
 
     def _open_stream(self) -> Outputs:
         """Open a stream, behind one that was opened with another configuration."""
-        if self._is_open:
+        if self._opened_with:
             yield CloseStream()
-        self._is_open, self._opened_with = True, self._stream
+        self._opened_with = self._stream
         self._turns.begin_stream(self._received_s, self._stream)
         yield self._stream
 
     def _refuse(self, error: Exception) -> Outputs:
         """Tell why there is no stream, behind what an open one has heard, and ask for none until something changes."""
-        self._is_refused, self._is_open = True, False
+        self._is_refused, self._opened_with = True, None
         yield CloseStream()
         problem = request_error(error, self._paths)
         yield from self._turns.fail(problem, self._received_s)
@@ -303,7 +303,7 @@ class RealtimeSession(Translator):
         yield from self._turns.commit(self._received_s)
 
     def _clear(self) -> Outputs:
-        if self._is_open:
+        if self._opened_with:
             yield from self._turns.clear(self._received_s)
         yield event_json("input_audio_buffer.cleared")
 
