@@ -248,8 +248,8 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
         def start() -> Measurement[Any]:
             recognizer = load_model_with_status(screen, params)
             made_by = provenance(options, **model_params(params, exclude=("download",)))
-            make = live_measurement if params["streaming"] else _speed_measurement
-            measurement: Measurement[Any] = make(screen, recognizer, eval_recordings, options, params, made_by)
+            make = live_measurement if params["streaming"] else partial(_speed_measurement, screen)
+            measurement: Measurement[Any] = make(recognizer, eval_recordings, options, params, made_by)
             return replace(measurement, outcomes=chain(unreadable, measurement.outcomes))
 
         return measure(screen, start, json_file)

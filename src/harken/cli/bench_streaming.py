@@ -12,7 +12,7 @@ from typing import Any
 
 from harken.api import Recognizer
 from harken.cli.measuring import Measurement, Report, Row, format_heading, table_rows
-from harken.cli.terminal import Screen, format_table, pluralize
+from harken.cli.terminal import format_table, pluralize
 from harken.evaluation.error_rate import ErrorRate
 from harken.evaluation.live_runs import (
     ComputeCost,
@@ -74,7 +74,6 @@ def live_stream_options(params: Mapping[str, Any]) -> dict[str, StreamOptions]:
 
 
 def live_measurement(
-    screen: Screen,
     recognizer: Recognizer,
     eval_recordings: Sequence[Entry],
     options: TranscribeOptions,

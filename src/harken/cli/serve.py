@@ -171,4 +171,4 @@ def _announce(address: str) -> None:
 
 def _on_signals(handle: Callable[[], object]) -> AbstractContextManager[None]:
     """Return a block in which a function is called for every signal that ends the process."""
-    return handling_signals(lambda number, frame: handle())
+    return handling_signals(lambda number: handle())

@@ -32,7 +32,6 @@ ANSWER_S = 0.7
 REPEAT_S = 0.02
 """Time after which a signal is repeated that was dropped."""
 
-SignalHandler = Callable[[int, FrameType | None], object]
 Listener = Callable[[int], bool]
 
 
@@ -53,7 +52,9 @@ _listeners: list[Listener] = []
 
 
 @contextmanager
-def handling_signals(handler: SignalHandler, during_call: Listener = lambda number: False) -> Iterator[None]:
+def handling_signals(
+    handler: Callable[[int], object], during_call: Listener = lambda number: False
+) -> Iterator[None]:
     """Handle `SIGNALS` with a function, except those that the parent process has set to be ignored.
 
     The handlers before are restored at the end.
@@ -73,7 +74,7 @@ def handling_signals(handler: SignalHandler, during_call: Listener = lambda numb
         if repeated and (answers.stop is None or _is_handled(answers.stop)):
             return
         try:
-            handler(number, frame)
+            handler(number)
         except Stop as stop:
             answers.stop = stop
             raise
@@ -113,7 +114,7 @@ def keeping_stop() -> Iterator[None]:
     """
     stops: list[Stop] = []
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(number: int) -> None:
         stops.append(signal_stop(number))
         raise stops[-1]
 
@@ -141,7 +142,7 @@ def deferring_stop(patience: int = 1) -> Iterator[Callable[[], None]]:
     """
     stops: list[Stop] = []
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int) -> None:
         stops.append(signal_stop(number))
         if len(stops) > patience:
             raise stops[-1]

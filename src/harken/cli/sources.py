@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import perf_counter, sleep
-from types import FrameType
 from typing import Any, BinaryIO, Protocol, Self
 
 import numpy as np
@@ -262,7 +261,7 @@ class AudioReader:
         """True if no more audio is wanted."""
         return self._closed or self.stop is not None
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int) -> None:
         stop = signal_stop(number)
         if self._answered_early:
             self._answered_early = False

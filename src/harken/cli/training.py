@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -155,7 +154,7 @@ def run_task(
     limit_s = 60 * (params["time_limit"] or float("inf"))
     began_s = perf_counter()
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int) -> None:
         signals.append(number)
         if len(signals) > 1:  # the second signal does not wait for the current step
             raise _interrupted_stop(signals)
