@@ -6,6 +6,7 @@ import logging
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from signal import SIGTERM
 
 import httpx
 import pytest
@@ -194,7 +195,7 @@ def test_it_ends_by_a_signal_while_a_client_listens_and_says_why_it_cannot_begin
             opened = await client.post("/mcp", json=initialize)
             session = {"mcp-session-id": opened.headers["mcp-session-id"]}
             async with client.stream("GET", "/mcp", headers=session) as listening:
-                signals[0]()
+                signals[0](SIGTERM)
                 await serving
                 return (await listening.aread()).decode()
 

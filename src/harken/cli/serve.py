@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -75,7 +74,7 @@ def command(**params: Any) -> int:
     with keeping_stop():
         load_speakers = _speaker_loader(params)
         finished = asyncio.run(
-            run(partial(_load, params), ids, aliases, options, _announce, _on_signals, load_speakers)
+            run(partial(_load, params), ids, aliases, options, _announce, handling_signals, load_speakers)
         )
     if not finished:
         raise Stop(TERMINATED, "ended before all work was done")
@@ -120,7 +119,7 @@ def mcp_command(roots: tuple[str, ...], **params: Any) -> int:
     server = make_server(tools)
     if params["http"]:
         options = options_from(ServeOptions, _with_environment(params))
-        asyncio.run(serve_http(server, options, _announce, _on_signals))
+        asyncio.run(serve_http(server, options, _announce, handling_signals))
     else:
         server.run()
     return 0
@@ -167,8 +166,3 @@ def _parse_alias(alias: str, ids: tuple[str, ...]) -> tuple[str, str]:
 def _announce(address: str) -> None:
     """Say where the server is."""
     write_stderr(f"harken: serving at {address}")
-
-
-def _on_signals(handle: Callable[[], object]) -> AbstractContextManager[None]:
-    """Return a block in which a function is called for every signal that ends the process."""
-    return handling_signals(lambda number: handle())

@@ -118,7 +118,7 @@ async def serve_http(
     server: MCPServer,
     options: ServeOptions,
     announce: Callable[[str], None],
-    on_signals: Callable[[Callable[[], object]], AbstractContextManager[None]],
+    on_signals: Callable[[Callable[[int], object]], AbstractContextManager[None]],
 ) -> None:
     """Serve by streamable HTTP, at the path ``/mcp``, until a signal comes; the arguments are as for `server.run`."""
     # The guard knows more names and pages than the package does, and keys.
@@ -132,7 +132,7 @@ async def serve_http(
 
     app = Guard(serve, options, Tickets())
     loop = asyncio.get_running_loop()
-    with on_signals(lambda: loop.call_soon_threadsafe(stopping.set)):
+    with on_signals(lambda number: loop.call_soon_threadsafe(stopping.set)):
         # Sessions end before the connections, of which each client keeps one open.
         async with listening(app, options, announce), server.session_manager.run():
             ready.set()

@@ -72,7 +72,7 @@ async def run(
     aliases: Mapping[str, str],
     options: ServeOptions,
     announce: Callable[[str], None],
-    on_signals: Callable[[Callable[[], object]], AbstractContextManager[None]],
+    on_signals: Callable[[Callable[[int], object]], AbstractContextManager[None]],
     load_diarizer: Callable[[], Diarizer],
 ) -> bool:
     """Serve until a signal comes; then take no more work, send the finals of streams, and finish the files.
@@ -89,7 +89,7 @@ async def run(
     announce : callable
         Called with the address, once requests are answered.
     on_signals : callable
-        Returns a block in which a function is called, in the main thread, for every signal that ends the process.
+        Returns a block in which a function is called, in the main thread, with every signal that ends the process.
     load_diarizer : callable
         Loads what tells speakers apart.
 
@@ -109,9 +109,11 @@ async def run(
         stack.push_async_callback(service.close)
         stopping, at_once = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
-        stack.enter_context(
-            on_signals(lambda: loop.call_soon_threadsafe((at_once if stopping.is_set() else stopping).set))
-        )
+
+        def stop(number: int) -> None:
+            loop.call_soon_threadsafe((at_once if stopping.is_set() else stopping).set)
+
+        stack.enter_context(on_signals(stop))
         if options.wyoming != STDIO:
             await stack.enter_async_context(listening(make_app(service), options, announce))
         if options.vosk:
