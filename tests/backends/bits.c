@@ -496,9 +496,12 @@ int main(void) {
                                      .n_embeddings = VOCABULARY, .n_context = CONTEXT,
                                      .embedding_file = -1, .embedding = embedding,
                                      .positions = draw_floats(CONTEXT * STATE, 0.5f), .layers = layers,
-                                     .head = draw_matrix(VOCABULARY, STATE, bits),
+                                     .head = draw_matrix(VOCABULARY, STATE, bits == 8 ? 4 : bits),
+                                     .n_partial = VOCABULARY / 2,
                                      .n_alignment_heads = 1, .alignment_heads = (int32_t[]){1, 2},
                                      .window_bits = (int32_t[]){8, 16, 32}[i]};
+        if (bits == 8)
+            model.head_rest = draw_matrix(VOCABULARY, STATE, 4);
         char names[HARKEN_NAMES_BYTES];
         harken_instruction_sets(names);
         for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from pairs import PROMPT, decode, log_probabilities
 
-from tiny_models import DIMS, N_WINDOWS, TORCH_DEVICE, make_backend, make_mel
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, TORCH_DEVICE, make_backend, make_mel, make_weights
 
 HEADS = (DIMS.n_text_layer - DIMS.n_text_layer // 2) * DIMS.n_text_head
 MIN_DIFFERENCE = 5.0
@@ -172,3 +172,20 @@ def test_session_that_is_used_in_every_way_is_that_of_the_reference(other_backen
     session.rewind([3, 2, 1, 2])
     session.extend([[6], [7], [8], [9, 10]])
     assert [session.attention(row).shape[1] for row in range(4)] == [4, 3, 2, 4]
+
+
+def test_likely_and_special_tokens_have_whole_logits_and_the_others_nearly(tmp_path):
+    def decode_with_gain(gain):
+        weights = make_weights()
+        weights |= {name: gain * weights[name] for name in ("decoder.ln.weight", "decoder.ln.bias")}
+        backend = make_backend("native-int8", tmp_path, weights, digest=f"gain {gain}")
+        (found,) = decode(backend, backend.encode(make_mel()[:1]))
+        return (found - found[: TOKENIZER.eot].max()) / np.float32(gain)
+
+    gain = 8
+    whole, found = decode_with_gain(1 / gain), decode_with_gain(gain)
+    likely = whole > -10 / gain
+    assert 0 < likely[: TOKENIZER.eot].mean() < 0.5
+    likely[TOKENIZER.eot :] = True
+    np.testing.assert_allclose(found[likely], whole[likely], atol=1e-5)
+    np.testing.assert_allclose(found, whole, atol=0.5 * whole.std())

@@ -25,12 +25,13 @@ from harken.backends.native.library import (
     NO_MEMORY,
     Known,
     Layer,
+    Matrix,
     Model,
     Window,
     chosen_instruction_set,
     load_library,
 )
-from harken.backends.native.matrices import GROUP, padded_rows
+from harken.backends.native.matrices import GROUP, HalvedMatrix, padded_rows
 from harken.backends.native.packed_file import ALIGNMENT_BYTES, PackedArrays
 from harken.backends.native.weights import DecoderWeights
 from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
@@ -39,6 +40,8 @@ from harken.errors import OutOfMemory
 
 Packed = NDArray[np.uint8]
 NO_FILE = -1
+NO_TEXT = 1608
+"""Tokens behind those of text: special ones and timestamps."""
 OF_A_WINDOW = "for the keys and values of a window"
 
 MOST_KEPT_BYTES = 32 << 20
@@ -306,6 +309,8 @@ def _make_model(
         arrays["positions"].ctypes.data,
         (Layer * dims.n_text_layer)(*layers),
         contents.head.structure(arrays),
+        contents.head.rest.structure(arrays) if isinstance(contents.head, HalvedMatrix) else Matrix(),
+        max(contents.n_logits - NO_TEXT, 0),
         None if head_tokens is None else head_tokens.ctypes.data,
         len(alignment_heads),
         (c_int32 * len(flat_heads))(*flat_heads),

@@ -43,6 +43,8 @@ class Model(Structure):
         *_all(c_void_p, "embedding positions"),
         ("layers", POINTER(Layer)),
         ("head", Matrix),
+        ("head_rest", Matrix),
+        ("n_partial", c_int32),
         ("head_tokens", c_void_p),
         ("n_alignment_heads", c_int32),
         ("alignment_heads", POINTER(c_int32)),

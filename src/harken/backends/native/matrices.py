@@ -22,6 +22,8 @@ GROUP, BLOCK = 16, 32
 _SMALLEST_INT4, _LARGEST_INT16 = -8, 32767
 _RANGES = {4: (_SMALLEST_INT4, 7), 7: (-63, 63), 8: (-127, 127)}
 """The smallest and the largest integer of a block."""
+LARGEST_IN_HALVES = 119
+"""The largest integer of 8 bits whose upper half, rounded, and what it leaves fit into 4 bits each."""
 _LARGEST_HALF_NORM = 138
 """Of half a block of 7-bit integers, before they are rounded (see `quantise` of ``kernel/linear.h``)."""
 
@@ -87,9 +89,30 @@ class BlockMatrix(LinearMatrix):
         yield f"{self.name}.scales", np.uint16, (groups, self.columns // BLOCK, GROUP)
 
     def _write_rows(self, put: Put, rows: Floats, first: int) -> None:
-        integers, scales = quantise(rows, self.bits)
+        self._put(put, *quantise(rows, self.bits), first)
+
+    def _put(self, put: Put, integers: Int8, scales: BFloat16, first: int) -> None:
         put(f"{self.name}.weights", pack_integers(integers, self.bits), first // GROUP)
         put(f"{self.name}.scales", pack_scales(scales), first // GROUP)
+
+
+class HalvedMatrix(BlockMatrix):
+    """A matrix of 8-bit integers, of which it has the upper 4 bits; the lower ones are a matrix to be added to it."""
+
+    @property
+    def rest(self) -> BlockMatrix:
+        """The lower halves."""
+        return BlockMatrix(f"{self.name}_rest", self.rows, self.columns, self.bits, has_bias=False)
+
+    def _of_weights(self, groups: int) -> Iterator[ArrayShape]:
+        yield from super(HalvedMatrix, self)._of_weights(groups)
+        yield from self.rest._of_weights(groups)
+
+    def _write_rows(self, put: Put, rows: Floats, first: int) -> None:
+        integers, scales = quantise(rows, 8, LARGEST_IN_HALVES)
+        upper = integers + np.int8(8) >> np.int8(4)
+        self._put(put, upper, to_bfloat16(16 * from_bfloat16(scales)), first)
+        self.rest._put(put, integers - 16 * upper, scales, first)
 
 
 class Int16Matrix(LinearMatrix):
@@ -122,8 +145,8 @@ def make_matrix(bits: int, name: str, rows: int, columns: int, has_bias: bool = 
     return kind(name, rows, columns, bits, has_bias)
 
 
-def quantise(weight: Floats, bits: int) -> tuple[Int8, BFloat16]:
-    """Quantise blocks of columns to the nearest integers.
+def quantise(weight: Floats, bits: int, largest: int | None = None) -> tuple[Int8, BFloat16]:
+    """Quantise blocks of columns to the nearest integers; `largest` is their largest magnitude, if not the usual one.
 
     The largest magnitude of a block becomes 127 or -127 with 8 bits, and at most 63 with 7, where the norm of the even
     pairs of columns, and of the odd ones, is at most 138 too. With 4 bits it becomes -8, by a scale that may be
@@ -136,7 +159,7 @@ def quantise(weight: Floats, bits: int) -> tuple[Int8, BFloat16]:
         bfloat16; a weight is about integer * scale.
     """
     blocks = weight.reshape(len(weight), -1, BLOCK)
-    smallest, largest = _RANGES[bits]
+    smallest, largest = (-largest, largest) if largest else _RANGES[bits]
     if bits == 4:
         peaks = np.abs(blocks).argmax(axis=2)[..., None]
         exact_scales = np.take_along_axis(blocks, peaks, axis=2)[..., 0] / np.float32(smallest)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from harken.contract import Arrays
 from harken.store import stored_files
 
-PACKED_FORMAT_VERSION = 7
+PACKED_FORMAT_VERSION = 8
 """Part of the name of every packed file; raise it with every change of what is in it."""
 PACKED_FILE = "weights.packed"
 ALIGNMENT_BYTES = 64

@@ -9,7 +9,7 @@ from itertools import chain
 
 import numpy as np
 
-from harken.backends.native.matrices import BLOCK, GROUP, LinearMatrix, make_matrix, padded_rows
+from harken.backends.native.matrices import BLOCK, GROUP, HalvedMatrix, LinearMatrix, make_matrix, padded_rows
 from harken.backends.native.packed_file import ArrayShape, Put
 from harken.backends.rotation import LM_HEAD, READERS, RotatedWeights, make_rotation
 from harken.checkpoints import Weights
@@ -209,8 +209,9 @@ class DecoderWeights:
 
     @property
     def head(self) -> LinearMatrix:
-        """The projection to the vocabulary."""
-        return make_matrix(self.bits, "head", self.n_logits, self.dims.n_text_state)
+        """The projection to the vocabulary; with 8 bits it is in halves."""
+        shape = self.n_logits, self.dims.n_text_state
+        return HalvedMatrix("head", *shape, 4) if self.bits == 8 else make_matrix(self.bits, "head", *shape)
 
     def arrays(self) -> Iterator[ArrayShape]:
         dims = self.dims

@@ -17,7 +17,7 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 13
+#define HARKEN_ABI_VERSION 14
 #define HARKEN_NO_MEMORY (-1)
 #define HARKEN_NAMES_BYTES 128
 
@@ -60,7 +60,11 @@ struct harken_model {
     const void *embedding;     /* shape (n_embeddings, n_state), float16, or float with matrices of 32 bits */
     const float *positions;    /* shape (n_context, n_state) */
     const struct harken_layer *layers;
-    struct harken_matrix head;   /* rows are the tokens that get logits */
+    struct harken_matrix head; /* rows are the tokens that get logits */
+    /* What the head lacks of its weights, or no weights. It is added for all but the first n_partial tokens, and of those
+     * where it may count (see pass.c). */
+    struct harken_matrix head_rest;
+    int32_t n_partial;
     const int32_t *head_tokens; /* their ids, ascending, or NULL for those of all tokens */
     int32_t n_alignment_heads;
     const int32_t *alignment_heads; /* pairs of layer and head, each once */

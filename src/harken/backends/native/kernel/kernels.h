@@ -52,6 +52,12 @@ struct harken_kernels {
                    const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y,
                    int64_t shift);
 
+    /* Adds W x[i] to those of y[i] that lie in a group of which one is at least thresholds[i], or that is none of the first
+     * n_partial groups. */
+    void (*complete)(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
+                     const struct harken_activations *x, int32_t n, int32_t n_partial, const float *thresholds,
+                     float *const *y);
+
     /* Attention of one query to n keys; those of slot i lie at cached[i] + key_offset, its values at cached[i] +
      * value_offset, numbers of the cache. `scores` has room for n rounded up to whole vectors. */
     void (*self_attention)(const float *query, void *const *cached, int64_t key_offset, int64_t value_offset,

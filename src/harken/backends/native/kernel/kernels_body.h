@@ -218,6 +218,7 @@ static int32_t sample(const float *x, int32_t n, float temperature, double unifo
             .number_bytes = sizeof(int16_t),                                                                           \
             .quantise = quantise,                                                                                      \
             .linear = linear_of_integers,                                                                              \
+            .complete = complete,                                                                                      \
             .self_attention = self_attention,                                                                          \
             .cross_attention = cross_attention,                                                                        \
             .pack_keys = pack_keys,                                                                                    \

@@ -321,6 +321,36 @@ static void tile_linear(const struct harken_matrix *matrix, int32_t first_group,
 }
 #endif
 
+INLINE int is_wanted(int64_t group, int32_t n_partial, float threshold, const float *y) {
+    return group >= n_partial || __builtin_reduce_or(load(y + group * HARKEN_GROUP) >= threshold);
+}
+
+/* The weights of a group are fetched while the one before is multiplied; of vectors that all want it they are read once. */
+static void complete(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
+                     const struct harken_activations *x, int32_t n, int32_t n_partial, const float *thresholds,
+                     float *const *y) {
+    int64_t bytes = matrix->columns / HARKEN_BLOCK * block_bytes(matrix);
+    int32_t before = first_group, n_before = 0;
+    for (int32_t group = first_group; group <= end_group; group++) {
+        int32_t n_wanting = 0;
+        for (int32_t i = 0; i < n && group < end_group; i++)
+            n_wanting += is_wanted(group, n_partial, thresholds[i], y[i]);
+        if (!n_wanting && group < end_group)
+            continue;
+        if (n_wanting) {
+            fetch((const char *)matrix->weights + group * bytes, bytes);
+            fetch((const char *)matrix->scales + group * bytes / 8, bytes / 8);
+        }
+        if (n_before == n)
+            linear_groups(matrix, before, before + 1, x, n, HARKEN_ADD, (void *const *)y, 0, 0);
+        else
+            for (int32_t i = 0; i < n && n_before; i++)
+                if (is_wanted(before, n_partial, thresholds[i], y[i]))
+                    linear_1(matrix, before, x, i, HARKEN_ADD, (void *const *)y, 0);
+        before = group, n_before = n_wanting;
+    }
+}
+
 /* x, or x with mean 0 and variance 1, as integers with a scale for every block. Magnitudes are compared by their bits,
  * among which NaN is the largest: a block with a number that is not finite gets the scale NaN.
  *

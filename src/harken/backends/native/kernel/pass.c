@@ -24,6 +24,7 @@ struct work {
     struct harken_partial *partials; /* (n, h, max_chunks) */
     float *scores;                   /* (threads, max_slots) */
     int32_t *run_items;              /* (n_runs + 1), the first item of cross-attention of each run */
+    float *thresholds;               /* (n), the least logit of a position that is completed */
 };
 
 static int32_t groups(const struct harken_matrix *matrix) {
@@ -231,6 +232,25 @@ static void project_to_logits(void *context, int32_t layer, int32_t begin, int32
                           (void *const *)work->pass->logits, 0);
 }
 
+/* Logits so far below the largest, in steps of e, lack what the upper halves of weights leave out, a few tenths: nobody
+ * picks their tokens, and all together they have a small part of the probability. */
+static const float COMPLETE_WITHIN = 10.0f;
+
+static void find_thresholds(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    const struct work *work = context;
+    (void)layer, (void)thread;
+    for (int32_t i = begin; i < end; i++)
+        work->thresholds[i] =
+            work->kernels->largest(work->pass->logits[i], work->model->n_partial) - COMPLETE_WITHIN;
+}
+
+static void complete_logits(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
+    const struct work *work = context;
+    (void)layer, (void)thread;
+    work->kernels->complete(&work->model->head_rest, begin, end, &work->activations, work->pass->n_logits,
+                            work->model->n_partial / HARKEN_GROUP, work->thresholds, work->pass->logits);
+}
+
 /* -- Their order, and the number of items of each ----------------------------------------------------------------- */
 
 /* Groups that a thread takes at once: few enough to balance, and many, as what lies behind the last is fetched in vain. */
@@ -238,7 +258,7 @@ static int32_t linear_chunk(int32_t n_groups, int32_t threads) {
     return max(n_groups / (threads * 8), 1);
 }
 
-enum { PHASES_A_LAYER = 14, OTHER_PHASES = 3 };
+enum { PHASES_A_LAYER = 14, OTHER_PHASES = 5 };
 
 int32_t harken_pass_phases(const struct harken_model *model) {
     return model->n_layers * PHASES_A_LAYER + OTHER_PHASES;
@@ -276,6 +296,11 @@ static int32_t list_phases(const struct work *work, struct harken_phase *phases)
     phases[count++] = (struct harken_phase){normalise_last, 0, work->pass->n_logits, 1};
     phases[count++] = (struct harken_phase){project_to_logits, 0, work->pass->n_logits ? head_groups : 0,
                                             linear_chunk(head_groups, threads)};
+    if (model->head_rest.weights) {
+        phases[count++] = (struct harken_phase){find_thresholds, 0, work->pass->n_logits, 1};
+        phases[count++] = (struct harken_phase){complete_logits, 0, work->pass->n_logits ? head_groups : 0,
+                                                linear_chunk(head_groups, threads)};
+    }
     return count;
 }
 
@@ -305,6 +330,7 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
         harken_take(arena, n * (size_t)model->n_heads * (size_t)work->max_chunks, sizeof(struct harken_partial));
     work->scores = harken_take(arena, threads * slots, sizeof(float));
     work->run_items = harken_take(arena, (size_t)work->pass->n_runs + 1, sizeof(int32_t));
+    work->thresholds = harken_take(arena, (size_t)work->pass->n_logits, sizeof(float));
 }
 
 static int32_t allocate(struct work *work, struct harken_arena *arena) {
