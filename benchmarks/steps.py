@@ -3,8 +3,8 @@
 A pass appends tokens to rows, of which each has a window of its own and tokens before. Passes over several tokens
 verify drafts; their cost over that of one token, and the rate at which drafts are accepted, decide what speculation
 gains. Backends take turns, in bursts of passes on the encoder output of noise: many tokens are about as likely then,
-the dearest case for the projection to the vocabulary in int8. The first quarter of a burst is not counted, while threads
-of another backend may still spin.
+the dearest case for the projection to the vocabulary in int8. The first quarter of a burst is not counted, while
+threads of another backend may still spin.
 
 The floor is the bytes of weights, keys and values that a pass reads over the rate at which this machine reads so many
 bytes again and again. With ``--dims`` the weights are random, of a published model's dimensions.

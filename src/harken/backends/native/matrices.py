@@ -105,7 +105,7 @@ class HalvedMatrix(BlockMatrix):
         return BlockMatrix(f"{self.name}_rest", self.rows, self.columns, self.bits, has_bias=False)
 
     def _of_weights(self, groups: int) -> Iterator[ArrayShape]:
-        yield from super(HalvedMatrix, self)._of_weights(groups)
+        yield from super()._of_weights(groups)
         yield from self.rest._of_weights(groups)
 
     def _write_rows(self, put: Put, rows: Floats, first: int) -> None:
