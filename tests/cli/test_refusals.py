@@ -59,7 +59,7 @@ REFUSED = [
     ("transcribe talk.wav --speakers --voices none.json", 4, "none.json: "),
     ("transcribe talk.wav -q -v", 2, "--verbose has no effect with --quiet"),
     ("transcribe talk.wav -f srt --min-cue-s 8", 2, "--min-cue-s 8.0: allowed is at most --max-cue-s, 7"),
-    ("transcribe talk.wav -f srt --max-cue-s 0.5", 2, "--min-cue-s 0.83: allowed is at most --max-cue-s, 0.5"),
+    ("transcribe talk.wav -f srt --max-cue-s 0.5", 2, "--max-cue-s 0.5: allowed is at least --min-cue-s, 0.83"),
     ("transcribe talk.wav --channels apart -f txt --resume", 2, "--resume and --channels apart exclude"),
     ("transcribe talk.wav --channels apart --draft talk.txt", 2, "--draft and --channels apart exclude"),
     ("transcribe talk.wav --replace none.txt", 2, "'--replace': 'none.txt': No such file or directory"),

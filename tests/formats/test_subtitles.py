@@ -311,5 +311,7 @@ def test_ass_markup_in_text_is_escaped():
 def test_options_that_exclude_each_other_are_refused():
     with pytest.raises(OptionError, match="karaoke=True: allowed is False together with highlight_words=True"):
         Layout(karaoke=True, highlight_words=True)
-    with pytest.raises(OptionError, match=r"^min_cue_s=0.83: allowed is at most max_cue_s, 0.5$"):
+    with pytest.raises(OptionError, match=r"^max_cue_s=0.5: allowed is at least min_cue_s, 0.83$"):
         Layout(max_cue_s=0.5)
+    with pytest.raises(OptionError, match=r"^min_cue_s=8.0: allowed is at most max_cue_s, 7$"):
+        Layout(min_cue_s=8.0)

@@ -133,6 +133,8 @@ class Layout:
             raise OptionError("karaoke", True, "False together with highlight_words=True")
         least_s, most_s = self._rule("min_cue_s"), self._rule("max_cue_s")
         if least_s > most_s:
+            if self.min_cue_s is None:
+                raise OptionError("max_cue_s", most_s, f"at least min_cue_s, {least_s:g}")
             raise OptionError("min_cue_s", least_s, f"at most max_cue_s, {most_s:g}")
 
     @property
