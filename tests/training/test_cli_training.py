@@ -205,7 +205,7 @@ def test_refused_training_does_not_block_its_folder(cli, tmp_path):
         3,
         "harken: there is no speech to learn from, in 6 recordings with a held-out fraction of 1\n",
     )
-    assert [*(tmp_path / "out").iterdir()] == []
+    assert not (tmp_path / "out").exists()
     assert cli.run(*arguments, "--epochs", 1).code == 0
 
 

@@ -105,15 +105,16 @@ class RunDirectory:
             write_atomic(config_path, [json.dumps(config, indent=1) + "\n"])
 
     def discard(self) -> None:
-        """Remove a training that has not begun to learn, so that the folder takes another one."""
+        """Remove a training that has not begun to learn, with its folder if that is empty then."""
         if self.has_state:
             return
         for store in (self.examples, self.small_model_examples):
             shutil.rmtree(store.folder, ignore_errors=True)
         for file in (CONFIG_FILE, WINDOWS_FILE, DTYPE_FILE):
             (self.folder / file).unlink(missing_ok=True)
-        with suppress(OSError):  # it holds something else
+        with suppress(OSError):  # one holds something else
             self.folder.rmdir()
+            self.folder.parent.rmdir()
 
     def matmul_dtype(self) -> torch.dtype:
         """Return the type in which matrices are multiplied: what was the fastest when the training began.
