@@ -172,6 +172,7 @@ REFUSED = [
     (("distill", "model", "--data", "none.jsonl"), 3, "holds no recordings"),
     (("distill", "model", "--data", "speech", "--out", "full"), 5, "is there, and is no training"),
     (("distill", "model", "--data", "speech", "--layers", 3), 2, "--layers 3: allowed is 1 to 2"),
+    (("distill", "model", "--data", "speech", "--time-limit", "nan"), 2, "'nan' is not a number of the range"),
     (("adapt", "model", "--data", "speech"), 2, "--hears 'live': allowed is whole, with"),
     (("finetune", "model", "--data", "speech"), 3, "manifest.jsonl"),
     (("finetune", "model", "--data", "mute.jsonl"), 3, "nothing tells what is said"),

@@ -19,6 +19,7 @@ from harken.cli.model_options import download_option, model_files, revision_opti
 from harken.cli.options import (
     Command,
     FilePath,
+    NumberRange,
     add_options,
     dataclass_options,
     list_option,
@@ -68,7 +69,7 @@ def training_options(
         files_option("--threads", type=click.IntRange(1, 1024), help="CPU threads."),
         files_option(
             "--time-limit",
-            type=click.FloatRange(0.01, 1e6),
+            type=NumberRange(0.01, 1e6),
             metavar="MINUTES",
             help="Stop after so long, with everything saved; the same command goes on.",
         ),
