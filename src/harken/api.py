@@ -604,6 +604,8 @@ class Recognizer:
         checked_value("clock", clock, Callable[[], float] | None)
         diarizer = checked_value("diarizer", diarizer, Diarizer | None)
         speaker_delay = checked_delay(speaker_delay)
+        if not diarizer and speaker_delay != DEFAULT_DELAY_S:
+            raise OptionError("speaker_delay", speaker_delay, f"{DEFAULT_DELAY_S:g} without a diarizer")
         stream_options = options_or_default("stream_options", stream_options, StreamOptions)
         given: dict[str, Any] = {**keywords}
         stream_options = replace(stream_options, **pop_fields(StreamOptions, given))

@@ -267,6 +267,7 @@ class TestRefusals:
             ("pause_s", lambda model: model.stream(pause_s="1")),
             ("beam_size", lambda model: model.stream(beam_size=2.5)),
             ("speaker_delay", lambda model: model.stream(speaker_delay=0)),
+            ("speaker_delay", lambda model: model.stream(speaker_delay=3.0)),
             ("count", lambda model: model.stream_many(True)),
             ("count", lambda model: model.stream_many(0)),
             ("count", lambda model: model.stream_many(257)),
