@@ -263,6 +263,8 @@ def test_lrc_karaoke_has_a_time_before_each_word():
         "[00:00.00]<00:00.00>And <00:00.42>so,<00:00.90>\n"
         "[00:01.30]<00:01.30>my <00:01.50>fellow <00:02.00>Americans,<00:02.60>\n"
     )
+    shown_longer = written("lrc", spoken((1.0, 1.5, " Yes.")), karaoke=True, min_cue_s=2.0)
+    assert shown_longer == "[00:01.00]<00:01.00>Yes.<00:01.50>\n"
 
 
 def test_lrc_joins_lines_and_has_no_tags_of_the_text():

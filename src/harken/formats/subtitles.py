@@ -189,7 +189,8 @@ def _lrc_karaoke(cue: Cue) -> Iterator[Cue]:
     """Insert a time before every word and after the last ("enhanced" lrc, the A2 extension)."""
     words = [replace(word, text=re.sub(r"<(?=\d)", "< ", word.text)) for word in cue.words]
     marked = [_tagged(word, f"<{_lrc_clock(word.start_s)}>") for word in words]
-    yield replace(cue, text=f"{''.join(marked)}<{_lrc_clock(cue.end_s)}>")
+    end_s = min(words[-1].end_s, cue.end_s)  # a cue may stay longer, to be read
+    yield replace(cue, text=f"{''.join(marked)}<{_lrc_clock(end_s)}>")
 
 
 def _lrc_clock(seconds: float) -> str:
