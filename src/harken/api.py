@@ -20,7 +20,7 @@ from harken.backend_factory import AUTO, LSH_BUCKET_SIZE, LSH_ROUNDS, NGRAM, NO_
 from harken.checkpoints import Adapters, check_model_name, open_checkpoint, resolve_model, with_adapters
 from harken.contract import Backend, Floats
 from harken.decoding import SpeculativeDecoder
-from harken.errors import HarkenError, OptionError
+from harken.errors import HarkenError, OptionError, refuse_pickling
 from harken.keywords import (
     RecordingKeywords,
     RecordingsKeywords,
@@ -291,6 +291,8 @@ class Recognizer:
         self._weights_digest = weights_digest
         self._is_adapted, self._speech_detector = is_adapted, speech_detector
         self._costs: dict[int, UpdateCost] = {}
+
+    __reduce__ = refuse_pickling
 
     def __repr__(self) -> str:
         drafts = f", drafts: {self.speculator.detail}" if self.speculator else ""

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from reprlib import Repr
+from typing import NoReturn
 
 
 class HarkenError(Exception):
@@ -99,6 +100,11 @@ class OutOfMemory(HarkenError, MemoryError):
 
 class Cancelled(HarkenError):
     """The caller asked to stop; results up to that point have been delivered."""
+
+
+def refuse_pickling(instance: object) -> NoReturn:
+    """Raise a TypeError, for what holds a loaded model: it cannot be sent to another process."""
+    raise TypeError(f"a {type(instance).__name__} stays in its process: load the model in each, by harken.load")
 
 
 def on_one_line(name: str) -> str:

@@ -15,7 +15,7 @@ from threading import RLock
 from typing import TypeVar
 
 from harken.decoding import DecodeStats
-from harken.errors import HarkenError
+from harken.errors import HarkenError, refuse_pickling
 from harken.results import DroppedSegment, Segment, SpeakerTurn, Transcript, Word, speakers_of
 from harken.speakers.clustering import MAX_PAUSE_S, Stretch, join_over_pauses
 from harken.speakers.diarizer import Diarization
@@ -67,6 +67,8 @@ class Transcription:
         # Those that have been returned: with a diarizer at the end, as only then it is known who speaks.
         self._segments: list[Segment] = [] if diarization else self._decoded
         self._failure: BaseException | None = None
+
+    __reduce__ = refuse_pickling
 
     def __iter__(self) -> Iterator[Segment]:
         index = 0

@@ -1,6 +1,7 @@
 """harken as a program uses it: load, transcribe, iterate."""
 
 import io
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -327,6 +328,13 @@ class TestRefusals:
                 harken.load("tiny.en", **options)
         with pytest.raises(CheckpointNotFound, match="no-such-model"):
             harken.load("no-such-model", download=False)
+
+    def test_what_holds_a_model_says_that_it_does_not_go_to_another_process(self):
+        model = Recognizer(ToneBackend(), TOKENIZER, "tones")
+        work = (model.transcribe(NOISE), model.transcribe(NOISE, channels="apart"), model.stream(clock=None))
+        for held in (model, model.transcribe, *work, model.stream_many(2, clock=None)):
+            with pytest.raises(TypeError, match=r"stays in its process: load the model in each"):
+                pickle.dumps(held)
 
     def test_audio_fails_when_it_is_asked_for(self, tmp_path):
         for audio, kind, message in (

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from harken.audio import stream_audio
 from harken.contract import Floats
 from harken.decoding import DecodeStats
-from harken.errors import HarkenError
+from harken.errors import HarkenError, refuse_pickling
 from harken.results import Segment
 from harken.speakers.attribution import SpeakerAttribution
 from harken.speakers.live import LiveDiarization
@@ -48,6 +48,8 @@ class LiveSession:
     def __init__(self, sessions: LiveSessions) -> None:
         self._sessions, self.plan = sessions, sessions.plan
         sessions.open(None)
+
+    __reduce__ = refuse_pickling
 
     @property
     def config(self) -> StreamingConfig:
@@ -144,6 +146,8 @@ class LiveSessions:
         self._worker, self._options, self._begin_diarization = worker, options, begin_diarization
         self._streams: dict[Hashable, _OpenStream] = {}
         self._turns = [None]  # empty while a call works; taking from a list is atomic
+
+    __reduce__ = refuse_pickling
 
     @property
     def stats(self) -> DecodeStats:
