@@ -41,6 +41,14 @@ def test_patterns_are_expanded(names, expected):
     assert expand_patterns(names) == expected
 
 
+@links
+def test_a_file_that_a_pattern_finds_through_a_linked_folder_too_is_taken_once():
+    os.symlink("sub", "link")
+    os.symlink("a.mp3", "other.mp3")
+    assert expand_patterns(["*/*.mp3", "sub/d.mp3"]) == [os.path.join("link", "d.mp3")]
+    assert expand_patterns(["[ao]*.mp3"]) == ["a.mp3", "other.mp3"]  # of which each has its own transcript
+
+
 def test_transcripts_lie_beside_the_recording_or_in_the_given_folder():
     assert output_paths(["sub/d.mp3", "-"], ["srt", "json"], None) == {
         "sub/d.mp3": {"srt": Path("sub/d.srt"), "json": Path("sub/d.json")},

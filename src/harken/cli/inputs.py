@@ -25,7 +25,7 @@ PathLike = str | Path
 
 
 def expand_patterns(names: Iterable[str]) -> list[str]:
-    """Expand names and patterns to files, each once, in order.
+    """Expand names and patterns to files, each once, in order, also if it is found through a linked folder.
 
     A name that exists is taken literally, even if it contains pattern characters. A pattern without a match is kept,
     so that opening it reports the missing file. Shells on Windows leave patterns to the program.
@@ -34,7 +34,9 @@ def expand_patterns(names: Iterable[str]) -> list[str]:
     for name in names:
         literal = name == STDIN or os.path.lexists(name)
         for match in [name] if literal else sorted(glob(name, recursive=True)) or [name]:
-            name_by_path.setdefault(match if match == STDIN else os.path.abspath(match), match)
+            folder, last = os.path.split(os.path.abspath(match))
+            path = match if match == STDIN else os.path.join(os.path.realpath(folder), last)
+            name_by_path.setdefault(path, match)
     return list(name_by_path.values())
 
 
