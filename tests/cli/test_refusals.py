@@ -77,6 +77,7 @@ REFUSED = [
     ("listen talk.wav --json --times", 2, "--times is for lines of text; --json has the times"),
     ("listen talk.wav --record ''", 2, "'--record': it is empty, and names no file"),
     ("listen talk.wav --record -", 2, "'--record': '-': allowed is a file, since standard output"),
+    ("listen talk.wav --record new.MP3", 2, "--record new.MP3: the format is WAV; allowed is a name that ends"),
     ("listen talk.wav -o talk.doc", 2, "'-o' / '--output': 'talk.doc': allowed endings"),
     ("listen talk.wav -o talk.rttm", 2, "--output talk.rttm has turns of speakers: give --speakers, too"),
     ("listen talk.wav -o talk.srt --record none/a.wav", 5, f"none/a.wav: {NO_FOLDER}"),

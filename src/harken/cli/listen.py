@@ -50,6 +50,7 @@ from harken.cli.sources import (
 from harken.cli.terminal import Screen, format_time, format_timed_text, is_terminal, write_stdout
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS, dump_json
+from harken.manifests import RECORDING_SUFFIXES
 from harken.option_types import options_from
 from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, StreamOptions
 from harken.streaming.events import event_fields
@@ -249,6 +250,10 @@ def _check_options(file: str | None, params: dict[str, Any]) -> None:
         (params["as_json"] and params["times"], "--times is for lines of text; --json has the times always"),
         (params["microphone"] is not None and params["pcm"], "--microphone and --pcm exclude each other"),
         (params["microphone"] is not None and file is not None, "--microphone and FILE exclude each other"),
+        (
+            Path(params["record"] or "").suffix.lower() in RECORDING_SUFFIXES - {".wav"},
+            f"--record {params['record']}: the format is WAV; allowed is a name that ends with .wav",
+        ),
         (
             format_name == TURNS and not params["speakers"],
             f"--output {transcript} has turns of speakers: give --speakers, too",
