@@ -36,9 +36,10 @@ from harken.batch.locations import (
     without_file_scheme,
 )
 from harken.batch.store import PLAN_FILE, ROWS
-from harken.errors import HarkenError, ManifestError, PlanError, on_one_line
+from harken.errors import HarkenError, ManifestError, OptionError, PlanError, on_one_line
 from harken.files import decode, folded_name
 from harken.manifests import MANIFEST, RECORDING_SUFFIXES, Json, get_field, get_seconds, parse_object, read_rows
+from harken.text import from_language_tag
 
 DURATION_KEYS = ("duration", "seconds")
 """Keys for a length in seconds, of NeMo and of harken's own manifests."""
@@ -290,6 +291,10 @@ def checked_recording(keys: Json, location: str, name: str, where: str, **place:
     """Make the recording of a line, whose values are checked."""
     recording_id = get_field(keys, "id", where, (str, int), "a text or an integer", None)
     language: str | None = get_field(keys, "language", where, str, "a text", None)
+    try:
+        from_language_tag(language)
+    except OptionError as error:
+        raise ManifestError(f"{where}: {error}") from error
     duration_key = next((key for key in DURATION_KEYS if keys.get(key) is not None), DURATION_KEYS[0])
     offset_s, duration_s = (get_seconds(keys, key, where) for key in ("offset", duration_key))
     return BatchRecording(

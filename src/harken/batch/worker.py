@@ -151,7 +151,7 @@ class Worker:
                     diarizer=self._diarizer,
                 )
             )
-        except OptionError as error:  # a language that does not exist, or that the model does not know
+        except OptionError as error:  # a language that the model does not know
             for recording in recordings:
                 yield recording, error_row(recording, "OptionError", str(error))
             return
