@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tarfile
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
@@ -160,6 +161,19 @@ def test_an_archive_gives_its_recordings_with_the_keys_beside_them(tmp_path):
     assert first.keys["offset"] == 3.5
     assert second.keys == {"audio_filepath": "s.tar/a/2.v1.wav", "text": "Grüße"}
     assert path.read_bytes()[second.bytes.start :][: second.bytes.size] == b"three"
+
+
+def test_a_recording_that_is_a_link_in_an_archive_is_left_out_with_a_line_that_says_so(tmp_path):
+    path = tmp_path / "s.tar"
+    with tarfile.open(path, "w") as archive:
+        for name, kind in (("a.wav", tarfile.REGTYPE), ("b.wav", tarfile.LNKTYPE), ("c.wav", tarfile.SYMTYPE)):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "a.wav"
+            archive.addfile(member)
+    notes = []
+    assert [each.name for each in read_recordings(str(path), notes.append)] == ["s.tar/a.wav"]
+    (note,) = notes
+    assert note.startswith(f"{path}: links to recordings are left out: 2, such as b.wav; ")
 
 
 def test_recordings_of_the_same_name_in_several_archives_or_manifests_are_not_one(tmp_path):

@@ -138,7 +138,7 @@ def read_recordings(source: str, note: Note = lambda text: None) -> list[BatchRe
         such files (``talks/**/*.mp3``, ``shards/{000..119}.tar``). Of a folder, ``manifest.jsonl`` is read if it has
         one, and the ``metadata.jsonl`` or ``metadata.csv`` of each folder in it.
     note : callable, optional
-        Called with a line about repeated lines.
+        Called with a line about repeated lines, and of links in archives, which are left out.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def read_recordings(source: str, note: Note = lambda text: None) -> list[BatchRe
     source = without_file_scheme(source)
     unique: dict[str, Found] = {}
     n_repeated = 0
-    for where, recording in _read(source):
+    for where, recording in _read(source, note):
         where_before, before = unique.setdefault(recording.id, (where, recording))
         if before is recording:
             continue
@@ -165,19 +165,19 @@ def read_recordings(source: str, note: Note = lambda text: None) -> list[BatchRe
     return recordings
 
 
-def _read(source: str) -> Iterator[Found]:
+def _read(source: str, note: Note) -> Iterator[Found]:
     with_errors_of = source
     try:
         paths = expand(source)
         if paths is None:
-            yield from _read_one(source, name_of(source))
+            yield from _read_one(source, name_of(source), note)
             return
         if not paths:
             raise PlanError(f"{source}: no file is of this pattern")
         root = root_of(source)
         for path in _wanted(source, paths):
             with_errors_of = path
-            yield from _read_one(path, relative_name(path, root), is_match=True)
+            yield from _read_one(path, relative_name(path, root), note, is_match=True)
     except ManifestError as error:
         raise PlanError(str(error)) from error
     except HarkenError:
@@ -208,18 +208,18 @@ def _holds_rows(path: str) -> bool:
     return name_of(folder) == ROWS.folder and exists(join(parent_of(folder), PLAN_FILE))
 
 
-def _read_one(source: str, name: str, *, is_match: bool = False) -> Iterator[Found]:
+def _read_one(source: str, name: str, note: Note, *, is_match: bool = False) -> Iterator[Found]:
     """Yield the recordings of an input that is no pattern, or of a file of one, which may have any suffix.
 
     It is named by its path from the root of the pattern.
     """
     suffix = suffix_of(source)
     if os.path.isdir(source):
-        yield from _read_folder(source)
+        yield from _read_folder(source, note)
     elif suffix in MANIFEST_SUFFIXES:
         yield from _read_manifest(source, name.rpartition("/")[0])
     elif suffix == ARCHIVE:
-        yield from _read_tar(source, name)
+        yield from _read_tar(source, name, note)
     elif suffix in COMPRESSED:
         raise PlanError(
             f"{source}: is compressed; allowed are .tar archives without compression, in which a file can be found, "
@@ -233,14 +233,14 @@ def _read_one(source: str, name: str, *, is_match: bool = False) -> Iterator[Fou
             "archive, by its suffix"
         )
     elif is_url(source):
-        yield from _read_folder(source)
+        yield from _read_folder(source, note)
     elif not os.path.exists(source):
         raise PlanError(f"{source}: no such file; {ALLOWED}")
     else:
         raise PlanError(f"{source}: is neither a manifest nor a recording by its suffix; {ALLOWED}")
 
 
-def _read_folder(folder: str) -> Iterator[Found]:
+def _read_folder(folder: str, note: Note) -> Iterator[Found]:
     files = dict(find_files(folder))
     manifests = _manifests(files)
     for parent, manifest in manifests.items():
@@ -255,7 +255,7 @@ def _read_folder(folder: str) -> Iterator[Found]:
             keys = {"audio_filepath": name}
             yield location, BatchRecording(location=location, name=name, keys=keys, size=size)
         elif suffix == ARCHIVE:
-            yield from _read_tar(location, name)
+            yield from _read_tar(location, name, note)
 
 
 def _manifests(files: Collection[str]) -> dict[str, str]:
@@ -309,7 +309,7 @@ def checked_recording(keys: Json, location: str, name: str, where: str, **place:
     )
 
 
-def _read_tar(location: str, archive: str) -> Iterator[Found]:
+def _read_tar(location: str, archive: str, note: Note) -> Iterator[Found]:
     """Yield the recordings of a tar archive, named by its path in the input and theirs in it.
 
     In the layout of webdataset, files whose names are equal up to the first dot are one sample: a recording, a
@@ -318,10 +318,13 @@ def _read_tar(location: str, archive: str) -> Iterator[Found]:
     """
     keys: dict[str, Json] = {}
     recordings: list[tuple[str, str, ByteRange]] = []
+    links: list[str] = []
     try:
         with open_binary(location) as file, tarfile.open(fileobj=file, mode="r:") as archive_file:
             for member in archive_file:
                 path = PurePosixPath(member.name)
+                if (member.issym() or member.islnk()) and path.suffix.lower() in RECORDING_SUFFIXES:
+                    links.append(on_one_line(member.name))
                 if not member.isfile() or path.name.startswith("."):
                     continue
                 key = f"{path.parent}/{path.name.partition('.')[0]}"
@@ -334,6 +337,11 @@ def _read_tar(location: str, archive: str) -> Iterator[Found]:
                     keys.setdefault(key, {}).update(beside)
     except tarfile.TarError as error:
         raise PlanError(f"{location}: is not a whole tar archive without compression: {error}") from error
+    if links:
+        note(
+            f"{location}: links to recordings are left out: {len(links)}, such as {links[0]}; "
+            "'tar -h --hard-dereference' packs the recordings themselves"
+        )
     for key, member_name, place in recordings:
         name = f"{archive}/{PurePosixPath(member_name)}"
         where = f"{location}: {member_name}"
