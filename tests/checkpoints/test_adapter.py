@@ -147,6 +147,8 @@ def test_an_adapter_of_another_model_and_a_file_that_is_none_are_refused(stock, 
         assert_refused(stock, tmp_path / "no.safetensors", message)
     with pytest.raises(CheckpointNotFound, match=r"adapter\.safetensors: no such adapter"):
         with_adapters(stock, tmp_path)
+    with raises_checkpoint_error("give it as adapter, together with the model that it changes"):
+        open_checkpoint(adapter.parent)
 
 
 # --- peft --------------------------------------------------------------------------------------------------
@@ -183,6 +185,11 @@ def peft(stock, tmp_path):
         arrays[f"base_model.model.proj_out.lora_{output}.weight"] = factor
     alphas = {"self_attn.q_proj": 2, "q_proj": 16}
     return write_peft(tmp_path / "peft", arrays, alpha_pattern=alphas, use_dora=True)
+
+
+def test_an_adapter_that_peft_saved_under_a_name_is_told_for_the_folder_around_it(stock, peft):
+    with pytest.raises(CheckpointNotFound, match=f"; {re.escape(str(peft))} is one$"):
+        with_adapters(stock, peft.parent)
 
 
 @pytest.mark.parametrize("use_rslora", [False, True])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harken.checkpoints import ctranslate2, ggml, huggingface, mlx, onnx_graph, openvino_ir, torch_file
-from harken.checkpoints.adapter import NO_ADAPTER, Adapters, with_adapters
+from harken.checkpoints.adapter import ADAPTER_FILE, NO_ADAPTER, Adapters, with_adapters
 from harken.checkpoints.assistant import ASSISTANT_FILE, find_assistant, read_assistant
 from harken.checkpoints.checkpoint import (
     Checkpoint,
@@ -122,7 +122,7 @@ def _weight_file(path: Path) -> Path:
     for pattern in _WEIGHT_FILES:
         if files := sorted(path.glob(pattern), key=lambda file: (len(file.name), file.name)):
             return files[0]
-    if (path / PEFT_CONFIG).is_file():
+    if any((path / name).is_file() for name in (ADAPTER_FILE, PEFT_CONFIG)):
         raise CheckpointError(
             f"{path}: an adapter; give it as adapter, together with the model that it changes"
         )
