@@ -187,7 +187,7 @@ def wrap_os_errors(path: Path | str) -> Iterator[None]:
     except OutputError:
         raise
     except OSError as error:
-        missing = isinstance(error, FileNotFoundError)
+        missing = isinstance(error, FileNotFoundError) and not os.path.isdir(Path(path).parent)
         reason = f"there is no folder {Path(path).parent}" if missing else error.strerror or str(error)
         raise OutputError(f"{path}: cannot be written: {reason}") from error
 

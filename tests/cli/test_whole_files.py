@@ -116,6 +116,9 @@ def test_folder_that_is_missing_or_no_file_is_reported(tmp_path):
         write_atomic(tmp_path / "nowhere" / "a.txt", ["x"])
     with pytest.raises(OutputError, match="cannot be written"):
         write_atomic(tmp_path, ["x"])
+    if sys.platform == "linux":  # whose folder of processes takes no files
+        with pytest.raises(OutputError, match=r"/proc/a\.txt: cannot be written: No such file or directory"):
+            write_atomic("/proc/a.txt", ["x"])
     assert names(tmp_path) == []
 
 
