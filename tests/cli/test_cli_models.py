@@ -108,9 +108,13 @@ def test_sizes_have_decimal_units_and_columns_fit_their_widest_cell():
 
 
 def test_convert_says_what_it_wrote_and_overwrites_no_model(cli, tiny):
+    Path("to").mkdir()
+    Path("to/talk.wav").write_bytes(bytes(3_000_000))
     outcome = cli.run("convert", tiny, "to")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.startswith("to: huggingface, float16, ")
+    assert (
+        outcome.out == f"to: huggingface, float16, {human_size(Path('to/model.safetensors').stat().st_size)}\n"
+    )
     outcome = cli.run("models", "--check", "to")
     assert outcome.out.startswith("to is intact: ")
     assert [line.split()[0] for line in outcome.out.splitlines()[1:]] == ["is", "needs", "differs"]

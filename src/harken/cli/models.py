@@ -201,4 +201,5 @@ def convert_command(model: str, folder: Path, target: str, adapter: Any, downloa
     if os.path.realpath(folder) in sources:
         raise OptionError("folder", str(folder), "another folder than those of the model and its adapters")
     result = convert(checkpoint, folder, target, mel_filters(checkpoint.dims.n_mels))
-    write_stdout(f"{result}: {target}, float16, {human_size(disk_size(result))}\n")
+    size = disk_size(open_checkpoint(result).path)  # other files may have been in the folder before
+    write_stdout(f"{result}: {target}, float16, {human_size(size)}\n")
