@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from cli_runner import signal_at
-from fakes.backends import WINDOW_POSITIONS, WINDOW_S, window_text
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from fakes.measured import read_report, without_times, write_talks
 from harken.api import Recognizer
-from harken.errors import OptionError
+from harken.errors import ManifestError, OptionError
+from harken.evaluation import evaluate
 from tiny_models import TOKENIZER
 
 REFERENCES = ("One dog and a cat.", "A big house", "", "我很好")
@@ -163,3 +164,9 @@ def test_language_of_a_manifest_that_the_model_does_not_know_names_the_recording
     outcome = cli.run("eval", "talks")
     line = "harken: talks/0.wav: language='de': allowed is en, the only language of the model\n"
     assert (outcome.code, outcome.err) == (3, line)
+
+
+def test_an_evaluation_of_no_recordings_is_refused():
+    for manifests, limit in (((), None), ("talks", 0)):
+        with pytest.raises(ManifestError, match="no recordings are given: allowed is a manifest, or a folder"):
+            evaluate(Recognizer(TranscriptBackend(), TOKENIZER, "recital"), manifests, limit=limit)

@@ -21,7 +21,7 @@ from harken.evaluation.error_rate import normalizer
 from harken.evaluation.scoring import EvalHypothesis, Evaluation, Failure, Score, score, summarise
 from harken.files import decode, read_file, wrap_os_errors
 from harken.formats import dump_json
-from harken.manifests import Entry, get_field, parse_object, read_manifests, read_rows
+from harken.manifests import ALLOWED, Entry, get_field, parse_object, read_manifests, read_rows
 from harken.results import Segment, UnwrittenSpeech
 from harken.transcribe import TranscribeOptions
 
@@ -59,7 +59,8 @@ def evaluate(
     Raises
     ------
     ManifestError
-        If a manifest or the file of hypotheses cannot be read, or the model does not know a language of a manifest.
+        If there are no recordings, a manifest or the file of hypotheses cannot be read, or the model does not know a
+        language of a manifest.
     OptionError
         If the model does not know the language or the task of the options.
     OutputError
@@ -85,6 +86,8 @@ def evaluate(
         detect=detect_language,
     )
     entries = read_manifests(paths, limit)
+    if not entries:
+        raise ManifestError(f"no recordings are given: {ALLOWED}")
     with open_hypotheses(hypotheses, made_by) as store:
         engine = Engine(lambda: recognizer, options, store, detect_language=detect_language)
         outcomes = [*evaluate_entries(entries, [engine])]
