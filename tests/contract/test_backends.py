@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from pairs import PROMPT, decode, log_probabilities
 
+from harken.backends.native.decoder import MOST_BEHIND_TEXT
+from harken.text import Tokenizer
 from tiny_models import DIMS, N_WINDOWS, TOKENIZER, TORCH_DEVICE, make_backend, make_mel, make_weights
 
 HEADS = (DIMS.n_text_layer - DIMS.n_text_layer // 2) * DIMS.n_text_head
@@ -189,3 +191,8 @@ def test_likely_and_special_tokens_have_whole_logits_and_the_others_nearly(tmp_p
     likely[TOKENIZER.eot :] = True
     np.testing.assert_allclose(found[likely], whole[likely], atol=1e-5)
     np.testing.assert_allclose(found, whole, atol=0.5 * whole.std())
+
+
+@pytest.mark.parametrize("n_vocab", [51864, 51865, 51866])
+def test_no_special_token_of_a_published_vocabulary_counts_as_text(n_vocab):
+    assert n_vocab - Tokenizer.builtin(n_vocab).eot <= MOST_BEHIND_TEXT

@@ -40,8 +40,8 @@ from harken.errors import OutOfMemory
 
 Packed = NDArray[np.uint8]
 NO_FILE = -1
-NO_TEXT = 1608
-"""Tokens behind those of text: special ones and timestamps."""
+MOST_BEHIND_TEXT = 1609
+"""Most tokens behind those of text: special ones, a hundred languages, and timestamps."""
 OF_A_WINDOW = "for the keys and values of a window"
 
 MOST_KEPT_BYTES = 32 << 20
@@ -310,7 +310,7 @@ def _make_model(
         (Layer * dims.n_text_layer)(*layers),
         contents.head.structure(arrays),
         contents.head.rest.structure(arrays) if isinstance(contents.head, HalvedMatrix) else Matrix(),
-        max(contents.n_logits - NO_TEXT, 0),
+        max(contents.n_logits - MOST_BEHIND_TEXT, 0),
         None if head_tokens is None else head_tokens.ctypes.data,
         len(alignment_heads),
         (c_int32 * len(flat_heads))(*flat_heads),
