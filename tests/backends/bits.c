@@ -1,6 +1,6 @@
-/* Encodes and decodes with random models in some ways, makes spectrograms, detects speech, and prints hashes of the bits of all results: a
- * line for each model, instruction set of this processor and number of threads. All lines of one model have to be equal,
- * on all machines. */
+/* Encodes and decodes with random models in some ways, makes spectrograms, detects speech, and prints hashes of the
+ * bits of all results: a line for each model, instruction set of this processor and number of threads. All lines of one
+ * model have to be equal, on all machines. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,6 +80,16 @@ static struct harken_matrix draw_matrix(int32_t rows, int32_t columns, int32_t b
     size_t padded = ((size_t)rows + 15) / 16 * 16;
     return (struct harken_matrix){draw_floats(padded * (size_t)columns, 2 / sqrtf((float)columns)), NULL,
                                   draw_floats(padded, 0.1f), rows, columns, 32};
+}
+
+/* A projection to the vocabulary in halves. Logits lie so far apart that every position completes other groups. */
+static void draw_halves(struct harken_model *model) {
+    uint16_t *scales = draw_scales((VOCABULARY + 15) / 16 * 16 * STATE / HARKEN_BLOCK, 0.15f);
+    model->head = draw_blocks(VOCABULARY, STATE, 4);
+    model->head.scales = scales;
+    model->head_rest = draw_blocks(VOCABULARY, STATE, 4);
+    model->head_rest.bias = NULL;
+    model->n_partial = VOCABULARY / 2;
 }
 
 static struct harken_linear draw_linear(int32_t rows, int32_t columns, int32_t bits, int32_t rank) {
@@ -496,12 +506,11 @@ int main(void) {
                                      .n_embeddings = VOCABULARY, .n_context = CONTEXT,
                                      .embedding_file = -1, .embedding = embedding,
                                      .positions = draw_floats(CONTEXT * STATE, 0.5f), .layers = layers,
-                                     .head = draw_matrix(VOCABULARY, STATE, bits == 8 ? 4 : bits),
-                                     .n_partial = VOCABULARY / 2,
+                                     .head = draw_matrix(VOCABULARY, STATE, bits),
                                      .n_alignment_heads = 1, .alignment_heads = (int32_t[]){1, 2},
                                      .window_bits = (int32_t[]){8, 16, 32}[i]};
         if (bits == 8)
-            model.head_rest = draw_matrix(VOCABULARY, STATE, 4);
+            draw_halves(&model);
         char names[HARKEN_NAMES_BYTES];
         harken_instruction_sets(names);
         for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {
