@@ -97,11 +97,11 @@ class BlockMatrix(LinearMatrix):
 
 
 class HalvedMatrix(BlockMatrix):
-    """A matrix of 8-bit integers, of which it has the upper 4 bits; the lower ones are a matrix to be added to it."""
+    """A matrix of 8-bit integers, of which it has the upper halves, 4 bits each; the lower ones are another matrix."""
 
     @property
     def rest(self) -> BlockMatrix:
-        """The lower halves."""
+        """The lower halves, whose products are added to those of the upper ones."""
         return BlockMatrix(f"{self.name}_rest", self.rows, self.columns, self.bits, has_bias=False)
 
     def _of_weights(self, groups: int) -> Iterator[ArrayShape]:

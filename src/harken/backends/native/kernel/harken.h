@@ -61,8 +61,8 @@ struct harken_model {
     const float *positions;    /* shape (n_context, n_state) */
     const struct harken_layer *layers;
     struct harken_matrix head; /* rows are the tokens that get logits */
-    /* What the head lacks of its weights, or no weights. It is added for all but the first n_partial tokens, and of those
-     * where it may count (see pass.c). */
+    /* The lower halves of the head's weights, if it has the upper ones, both with 4 bits; else no weights. Their
+     * products are added for all but the first n_partial tokens, and of these for likely ones (see pass.c). */
     struct harken_matrix head_rest;
     int32_t n_partial;
     const int32_t *head_tokens; /* their ids, ascending, or NULL for those of all tokens */

@@ -52,8 +52,8 @@ struct harken_kernels {
                    const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y,
                    int64_t shift);
 
-    /* Adds W x[i] to those of y[i] that lie in a group of which one is at least thresholds[i], or that is none of the first
-     * n_partial groups. */
+    /* Adds W x[i], of a matrix of 4 bits, to the groups of y[i] of which a number is at least thresholds[i], and to all
+     * behind the first n_partial groups. */
     void (*complete)(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
                      const struct harken_activations *x, int32_t n, int32_t n_partial, const float *thresholds,
                      float *const *y);

@@ -94,8 +94,8 @@ INLINE int64_t block_bytes(const struct harken_matrix *matrix) {
     return HARKEN_BLOCK * HARKEN_GROUP / (matrix->bits == 4 ? 2 : 1);
 }
 
-/* The first tile of a group fetches blocks ahead, and their scales, which take a sixteenth as many bytes. One vector waits
- * for nothing else, so it does without. */
+/* The first tile of a group fetches blocks ahead, and scales, which take a sixteenth as many bytes (with 4 bits an
+ * eighth, so they are fetched half as far ahead). One vector waits for nothing else, so it does without. */
 INLINE void fetch_blocks(const int8_t *weights, const uint16_t *scales, int64_t bytes) {
     fetch((const char *)weights + AHEAD, bytes);
     fetch((const char *)scales + AHEAD / 16, bytes / 16);
@@ -325,7 +325,8 @@ INLINE int is_wanted(int64_t group, int32_t n_partial, float threshold, const fl
     return group >= n_partial || __builtin_reduce_or(load(y + group * HARKEN_GROUP) >= threshold);
 }
 
-/* The weights of a group are fetched while the one before is multiplied; of vectors that all want it they are read once. */
+/* The weights of a group are fetched while the wanted one before is multiplied, and read once if all vectors want it;
+ * their scales take an eighth as many bytes. */
 static void complete(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
                      const struct harken_activations *x, int32_t n, int32_t n_partial, const float *thresholds,
                      float *const *y) {

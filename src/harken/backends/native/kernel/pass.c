@@ -24,7 +24,7 @@ struct work {
     struct harken_partial *partials; /* (n, h, max_chunks) */
     float *scores;                   /* (threads, max_slots) */
     int32_t *run_items;              /* (n_runs + 1), the first item of cross-attention of each run */
-    float *thresholds;               /* (n), the least logit of a position that is completed */
+    float *thresholds;               /* (n_logits), the least logit at which a group is completed, for each position */
 };
 
 static int32_t groups(const struct harken_matrix *matrix) {
@@ -232,8 +232,8 @@ static void project_to_logits(void *context, int32_t layer, int32_t begin, int32
                           (void *const *)work->pass->logits, 0);
 }
 
-/* Logits so far below the largest, in steps of e, lack what the upper halves of weights leave out, a few tenths: nobody
- * picks their tokens, and all together they have a small part of the probability. */
+/* Tokens of text whose logits are so far below the largest of them lack the products of the lower halves, a few tenths:
+ * each is e^10 times less probable, so it is not picked unless rules forbid the likelier ones. */
 static const float COMPLETE_WITHIN = 10.0f;
 
 static void find_thresholds(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
