@@ -124,9 +124,7 @@ INLINE void multiply_tile(const struct harken_matrix *matrix, int bits, int64_t 
     static void multiply_##rows(const struct harken_matrix *matrix, int64_t group, int64_t n_groups,                 \
                                 const struct harken_rows *x, int64_t first, int32_t n, enum harken_output output,      \
                                 float *y, int64_t stride) {                                                            \
-        if (matrix->bits == 8 && n_groups >= GROUP_TILE)                                                               \
-            multiply_tile(matrix, 8, group, GROUP_TILE, x, first, rows, n, output, y, stride);                         \
-        else if (matrix->bits == 8)                                                                                    \
+        if (matrix->bits == 8)                                                                                         \
             multiply_tile(matrix, 8, group, 1, x, first, rows, n, output, y, stride);                                  \
         else if (n_groups >= GROUP_TILE)                                                                               \
             multiply_tile(matrix, 16, group, GROUP_TILE, x, first, rows, n, output, y, stride);                        \
@@ -158,7 +156,8 @@ static void multiply(const struct harken_matrix *matrix, const struct harken_row
     };
     int64_t n_groups = (matrix->rows + HARKEN_GROUP - 1) / HARKEN_GROUP;
     for (int64_t group = 0, taken; group < n_groups; group += taken) {
-        taken = n > ROW_TILE && n_groups - group >= GROUP_TILE ? GROUP_TILE : 1; /* a single tile waits for memory */
+        /* few rows wait for memory, and matrices of 8 bits never have more */
+        taken = matrix->bits == 16 && n > ROW_TILE && n_groups - group >= GROUP_TILE ? GROUP_TILE : 1;
         for (int32_t first = 0; first < n; first += ROW_TILE) {
             int32_t size = n - first < ROW_TILE ? n - first : ROW_TILE;
             tiles[size - 1](matrix, group, taken, x, first, size, output, y, stride);
