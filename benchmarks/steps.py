@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 POSITIONS_PER_SECOND, WINDOW_S = 50, 30.0
 UNCOUNTED = 0.25
 """Share of a burst that is not counted."""
-BYTES = {"int8": 1, "int16": 2, "fp16": 2, "bf16": 2, "fp32": 4}
-"""Bytes of a weight."""
+BYTES = {"int8": 1, "int16": 1, "fp16": 2, "bf16": 2, "fp32": 4}
+"""Bytes of a weight of the decoder."""
 CACHE_BYTES = {"native": 1, "onnx": 4, "torch": 2}
-"""Bytes of a key or value of a window, of each backend in its lower precisions."""
+"""Bytes of a key or value of a window, of each backend in its lower precisions; with int16 they are 2."""
 
 
 def options(parser: Parser) -> None:
@@ -168,7 +168,7 @@ def pass_bytes(name: str, backend: Backend, n_rows: int, args: Args) -> int:
     dims, precision = backend.dims, backend.capabilities.precision
     weights = dims.n_text_layer * 14 * dims.n_text_state**2 + dims.n_text_state * dims.n_vocab
     positions = min(args.positions, dims.n_audio_ctx) + args.past
-    cache = 4 if precision == "fp32" else CACHE_BYTES.get(name, 4)
+    cache = {"fp32": 4, "int16": 2}.get(precision, CACHE_BYTES.get(name, 4))
     return weights * BYTES[precision] + n_rows * 2 * dims.n_text_layer * dims.n_text_state * positions * cache
 
 
