@@ -17,7 +17,14 @@ from batch_files import RECIPE, noise
 
 from audio_files import wav_bytes
 from cli_runner import eventually
-from fakes.archive_recognizer import GO, ArchiveWorkerSettings, read_rows, transcribed, write_archive
+from fakes.archive_recognizer import (
+    GO,
+    ArchiveWorkerSettings,
+    InterruptedWorkerSettings,
+    read_rows,
+    transcribed,
+    write_archive,
+)
 from harken.backend_factory import gpu_in_turn
 from harken.batch import BatchOptions, run_batch
 from harken.batch.inputs import BatchRecording
@@ -73,6 +80,16 @@ def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path):
         while not workers.n_free:
             workers.wait(60, handle)
     handle.assert_called_once_with(shard, Broken("its worker ended with signal SIGKILL"))
+
+
+def test_an_interrupt_does_not_end_a_worker_that_is_starting(tmp_path):
+    recipe = replace(RECIPE, weights=weights_digest({}))
+    settings = InterruptedWorkerSettings(
+        recipe=recipe, folder=str(tmp_path / "out"), threads=1, time_limit=20.0
+    )
+    with closing(ProcessWorkers(settings, 1)) as workers:
+        while not workers.n_free:
+            workers.wait(60, Mock())
 
 
 def test_workers_take_the_gpus_of_their_machine_in_turn(monkeypatch):

@@ -139,6 +139,19 @@ class ArchiveWorkerSettings(WorkerSettings):
         return _receive, ({field.name: getattr(self, field.name) for field in fields(self)},)
 
 
+@dataclass(frozen=True, kw_only=True)
+class InterruptedWorkerSettings(ArchiveWorkerSettings):
+    """Settings with which a Ctrl-C comes to the process that receives them."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _receive_interrupted, super().__reduce__()[1]
+
+
+def _receive_interrupted(values: dict[str, Any]) -> WorkerSettings:
+    os.kill(os.getpid(), signal.SIGINT)
+    return _receive(values)
+
+
 def _receive(values: dict[str, Any]) -> WorkerSettings:
     worker.load = load
     return WorkerSettings(**values)

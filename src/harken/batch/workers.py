@@ -5,11 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
@@ -274,7 +276,8 @@ class ProcessWorkers(Pool):
         number = min({*range(len(taken) + 1)} - taken)
         settings = replace(self._settings, number=number)
         process = _CONTEXT.Process(target=_serve, args=(theirs, settings), daemon=True)
-        process.start()
+        with _shielding():
+            process.start()
         theirs.close()
         return Member(_Place(number, process, ours))
 
@@ -288,6 +291,20 @@ class ProcessWorkers(Pool):
     def _forget(self, each: Member) -> None:
         each.place.process.join()
         each.place.connection.close()
+
+
+@contextmanager
+def _shielding() -> Iterator[None]:
+    """Keep Ctrl-C, which reaches all, from processes started in the block, also while they import what they need."""
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # as its start, which would be within the block, lets the signal through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _messages(connection: Connection) -> Iterator[object]:
