@@ -4,7 +4,9 @@ import importlib
 import json
 import os
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -67,6 +69,13 @@ def test_missing_package_is_advice_and_fails_if_it_is_needed(cli, package, neede
     out = cli.run("doctor").out
     assert f"  {'needed' if needed else 'better'}: pip install {package} " in out
     assert out.endswith(f"harken {'cannot' if needed else 'can'} transcribe on this machine.\n")
+
+
+def test_package_of_a_bundle_that_does_not_tell_its_version_is_there(cli):
+    cli.monkeypatch.setattr(doctor, "version", Mock(side_effect=PackageNotFoundError("av")))
+    _, facts_by_part = report(cli)
+    assert facts_by_part["packages"]["av"] == "unknown"
+    assert facts_by_part["ready"]
 
 
 @pytest.mark.parametrize("installed", [True, False])

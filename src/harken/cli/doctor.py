@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from glob import glob
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,13 +100,21 @@ def packages(advice: list[Advice]) -> Facts:
     for name, purpose in PACKAGES.items():
         try:
             importlib.import_module(name)
-            facts[name] = version(name)
         except Exception as error:  # a missing shared library may raise any error
             facts[name] = None
             reason = " ".join(str(error).split())
             text = f"pip install {name}   # for {purpose}; it cannot be imported: {reason}"
             advice.append(Advice(text, name in NEEDED))
+        else:
+            facts[name] = _version(name)
     return facts
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a bundle such as PyInstaller's leaves out the files that tell it
+        return "unknown"
 
 
 def extras(advice: list[Advice]) -> Facts:
