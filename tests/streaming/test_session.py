@@ -370,6 +370,7 @@ def test_invalid_samples_are_refused_and_the_session_goes_on():
         (np.zeros((50, 2), np.float32), r"\(50, 2\)"),
         (np.array([0.0, np.inf], np.float32), "finite"),
         (b"\0\0\0\0", r"\(\)"),
+        ((16000, np.zeros(100, np.float32)), "<tuple>: allowed is an array"),
         (SENTENCE.samples * 32768, r"as large as \d+.*allowed are floats in \[-1, 1\]"),
     ):
         with pytest.raises(AudioError, match=message) as error:

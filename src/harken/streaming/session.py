@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from harken.audio import stream_audio
 from harken.contract import Floats
 from harken.decoding import DecodeStats
-from harken.errors import HarkenError, refuse_pickling
+from harken.errors import AudioError, HarkenError, refuse_pickling
 from harken.results import Segment
 from harken.speakers.attribution import SpeakerAttribution
 from harken.speakers.live import LiveDiarization
@@ -273,7 +273,11 @@ def checked_samples(samples: NDArray[Any]) -> Floats:
     AudioError
         If they are of another dtype or shape, not finite, or obviously in another scale.
     """
-    samples = np.asarray(samples)
+    try:
+        samples = np.asarray(samples)
+    except ValueError:  # as for a pair of the sample rate and an array
+        kind = type(samples).__name__
+        raise AudioError(f"<{kind}>: allowed is an array of shape (samples,), one channel at 16 kHz") from None
     return np.concatenate([np.empty(0, np.float32), *(stream_audio(samples) if samples.size else ())])
 
 
