@@ -153,7 +153,7 @@ def visible(text):
 
 
 def lines(text):
-    return [visible(line.strip()) for line in text.splitlines() if line.strip()]
+    return [line for each in text.splitlines() if (line := visible(each).strip())]
 
 
 def one_line(said):
