@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -251,6 +251,25 @@ def shifted(span: SpanT, by_s: float) -> SpanT:
         words = tuple(shifted(word, by_s) for word in later.words)
         return replace(later, seek_s=round(later.seek_s + by_s, 3), words=words)
     return later
+
+
+def cut(
+    segment: Segment, runs: Sequence[Sequence[Word]], encode: Callable[[str], Sequence[int]]
+) -> Iterator[Segment]:
+    """Yield the parts of a segment that are runs of its words, whose texts are encoded; a single one is all of it."""
+    if len(runs) <= 1:
+        yield segment
+        return
+    for position, run in enumerate(runs):
+        text = "".join(word.text for word in run)
+        yield replace(
+            segment,
+            start_s=run[0].start_s if position else segment.start_s,
+            end_s=run[-1].end_s if position < len(runs) - 1 else max(segment.end_s, run[-1].start_s),
+            text=text,
+            tokens=tuple(encode(text)),
+            words=tuple(run),
+        )
 
 
 def speakers_of(turns: Iterable[SpeakerTurn]) -> tuple[Speaker, ...]:

@@ -106,12 +106,11 @@ def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) ->
     is_change = file.name == ASSISTANT_FILE
     if is_change and assistant:
         return read_assistant(file, lambda name: open_checkpoint(resolve_model(name, download=False)))
-    checkpoint = None if is_change else _reader_of(file)(file)
-    if checkpoint is None or not (checkpoint.dims.has_encoder or assistant):
-        raise CheckpointError(
-            f"{file}: has no encoder: give it as assistant of the model that it was made from"
-        )
-    return checkpoint
+    if not is_change:
+        checkpoint = _reader_of(file)(file)
+        if checkpoint.dims.has_encoder or assistant:
+            return checkpoint
+    raise CheckpointError(f"{file}: has no encoder: give it as assistant of the model that it was made from")
 
 
 def _weight_file(path: Path) -> Path:

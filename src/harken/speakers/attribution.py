@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from harken.results import Segment, SpeakerTurn, Word
+from harken.results import Segment, SpeakerTurn, Word, cut
 
 SHARED_PART = 0.5
 """Part of a word during which another speaker speaks, too, from which both have said it."""
@@ -95,21 +95,11 @@ class SpeakerAttribution:
 
 def cut_at_changes(segment: Segment, encode: Callable[[str], Sequence[int]]) -> Iterator[Segment]:
     """Yield the parts of a segment, whose words have speakers, that one main speaker says each."""
-    runs = [tuple(run) for _, run in groupby(segment.words, key=lambda word: word.speakers[:1])]
-    if not runs:
+    if not segment.words:
         yield segment
-    for position, run in enumerate(runs):
-        speakers = tuple(dict.fromkeys(name for word in run for name in word.speakers))
-        if len(runs) == 1:
-            yield replace(segment, speakers=speakers)
-            return
-        text = "".join(word.text for word in run)
+        return
+    runs = [tuple(run) for _, run in groupby(segment.words, key=lambda word: word.speakers[:1])]
+    for part in cut(segment, runs, encode):
         yield replace(
-            segment,
-            start_s=run[0].start_s if position else segment.start_s,
-            end_s=run[-1].end_s if position < len(runs) - 1 else max(segment.end_s, run[-1].start_s),
-            text=text,
-            tokens=tuple(encode(text)),
-            words=run,
-            speakers=speakers,
+            part, speakers=tuple(dict.fromkeys(name for word in part.words for name in word.speakers))
         )

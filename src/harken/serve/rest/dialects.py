@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from harken.formats import dump_json, render
-from harken.results import Segment, Transcript, Word
+from harken.results import Segment, Transcript, Word, cut
 from harken.serve.live.audio import AudioFormat
 from harken.serve.rest.files import Dialect
 from harken.serve.rest.forms import (
@@ -284,21 +284,7 @@ def _cut(transcript: Transcript, max_chars: int) -> Transcript:
                 runs[-1].append(word)
             else:
                 runs.append([word])
-        parts += (
-            [
-                replace(
-                    segment,
-                    start_s=run[0].start_s,
-                    end_s=run[-1].end_s,
-                    text="".join(word.text for word in run),
-                    tokens=(),  # which of them belong to a word is not known
-                    words=tuple(run),
-                )
-                for run in runs
-            ]
-            if len(runs) > 1
-            else [segment]
-        )
+        parts += cut(segment, runs, lambda text: ())  # which tokens belong to a word is not known
     return replace(transcript, segments=tuple(replace(part, index=index) for index, part in enumerate(parts)))
 
 

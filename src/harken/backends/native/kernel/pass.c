@@ -292,14 +292,12 @@ static int32_t list_phases(const struct work *work, struct harken_phase *phases)
         memcpy(phases + count, of_layer, sizeof of_layer);
         count += PHASES_A_LAYER;
     }
-    int32_t head_groups = groups(&model->head);
+    int32_t head_groups = work->pass->n_logits ? groups(&model->head) : 0;
     phases[count++] = (struct harken_phase){normalise_last, 0, work->pass->n_logits, 1};
-    phases[count++] = (struct harken_phase){project_to_logits, 0, work->pass->n_logits ? head_groups : 0,
-                                            linear_chunk(head_groups, threads)};
+    phases[count++] = (struct harken_phase){project_to_logits, 0, head_groups, linear_chunk(head_groups, threads)};
     if (model->head_rest.weights) {
         phases[count++] = (struct harken_phase){find_thresholds, 0, work->pass->n_logits, 1};
-        phases[count++] = (struct harken_phase){complete_logits, 0, work->pass->n_logits ? head_groups : 0,
-                                                linear_chunk(head_groups, threads)};
+        phases[count++] = (struct harken_phase){complete_logits, 0, head_groups, linear_chunk(head_groups, threads)};
     }
     return count;
 }
