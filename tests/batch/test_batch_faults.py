@@ -89,7 +89,8 @@ def test_an_interrupt_does_not_end_a_worker_that_is_starting(tmp_path):
     )
     with closing(ProcessWorkers(settings, 1)) as workers:
         while not workers.n_free:
-            workers.wait(60, Mock())
+            workers.wait(60, Mock())  # which raises an error where workers end
+        assert workers.n_free == 1
 
 
 def test_workers_take_the_gpus_of_their_machine_in_turn(monkeypatch):
