@@ -659,6 +659,8 @@ class Recognizer:
         options = replace(options_or_default("options", options, TranscribeOptions), **given)
         if not self.tokenizer.has_timestamps:
             options = replace(options, timestamps=False)
+        if not self.tokenizer.multilingual:
+            options = replace(options, multilingual=False)
         self.tokenizer.sot_sequence(options.language or "en", options.task, timestamps=options.timestamps)
         allowed_languages(self.tokenizer, options.languages)
         if self._is_adapted and options.fidelity == "exact":

@@ -486,6 +486,12 @@ def test_what_was_interrupted_before_the_first_segment_is_not_empty(channels):
             attempt()
 
 
+def test_an_english_only_model_hears_speech_in_one_piece_where_others_detect_languages():
+    model = recognizer("int8")
+    asked, unasked = (model.transcribe(EXAMPLE, multilingual=multilingual) for multilingual in (True, False))
+    assert asked.result() == unasked.result()
+
+
 def test_a_script_may_end_before_its_transcription():
     """After an odd number of blocks, in which the last chunk of voice activity detection is not whole."""
     script = """if True:
