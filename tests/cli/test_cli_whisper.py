@@ -28,7 +28,8 @@ OF_CTRANSLATE2 = (
     "--prompt_reset_on_temperature 0.5 --prefix one --suppress_blank TRUE --repetition_penalty 1.1 "
     "--no_repeat_ngram_size 2 --hotwords 'Ada Babbage' --batched False --batch_size 4 --multilingual False "
     "--vad_filter False --vad_threshold 0.4 --vad_min_speech_duration_ms 250 --vad_max_speech_duration_s 9 "
-    "--vad_min_silence_duration_ms 2000 --hf_token '' --speaker_name SPEAKER --speaker_num 2 --live_transcribe False"
+    "--vad_min_silence_duration_ms 2000 --hf_token '' --speaker_name SPEAKER --speaker_num 2 --live_transcribe False "
+    "--live_volume_threshold 0.2 --live_input_device 0 --live_input_device_sample_rate 16000"
 )
 
 
@@ -77,7 +78,8 @@ def test_every_option_is_taken_and_those_without_a_meaning_are_named_on_one_line
     said, _ = outcome.err.splitlines()
     assert said == (
         "harken: without a meaning here: --compute_type, --fp16, --print_colors, --pretty_json, --repetition_penalty, "
-        "--no_repeat_ngram_size, --hallucination_silence_threshold, --vad_max_speech_duration_s, --speaker_name"
+        "--no_repeat_ngram_size, --hallucination_silence_threshold, --vad_max_speech_duration_s, --speaker_name, "
+        "--live_volume_threshold, --live_input_device, --live_input_device_sample_rate"
     )
     assert os.listdir("out") == ["talk.srt"]
     assert "<u>" in Path("out/talk.srt").read_text()

@@ -157,7 +157,7 @@ ROWS: Mapping[str, Sequence[Row]] = {
 IGNORED = (
     *("--print_colors", "-p --pretty_json", "--repetition_penalty", "--no_repeat_ngram_size"),
     *("--hallucination_silence_threshold", "--vad_max_speech_duration_s", "--speaker_name"),
-    *("--live_volume_threshold", "--live_input_device"),
+    *("--live_volume_threshold", "--live_input_device", "--live_input_device_sample_rate"),
 )
 """Options that have no meaning here, whatever their value."""
 _LAYOUT = {field.name for field in fields(Layout)}
