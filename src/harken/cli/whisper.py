@@ -160,6 +160,11 @@ IGNORED = (
     *("--live_volume_threshold", "--live_input_device", "--live_input_device_sample_rate"),
 )
 """Options that have no meaning here, whatever their value."""
+_NAMES = [
+    flag.removeprefix("--").replace("_", "-")
+    for flags in (*(row.flags for rows in ROWS.values() for row in rows), *IGNORED)
+    for flag in flags.split()
+]
 _LAYOUT = {field.name for field in fields(Layout)}
 _HELP = {field.name: field.metadata["help"] for kind in (TranscribeOptions, Layout) for field in fields(kind)}
 _NEEDS_WORDS = NoEffect("without --word_timestamps True", lambda given: not given["word_timestamps"])
@@ -179,6 +184,13 @@ def _option(row: Row, section: str) -> Option:
         help=row.help or _HELP[name],
         metavar="True|False" if row.type is click.BOOL else None,
     )
+
+
+def _full_name(name: str) -> str:
+    """Return the name of the only option that begins so, as whisper does; any other name as it is."""
+    name = name.replace("_", "-")
+    matches = [known for known in _NAMES if known.startswith(name)] if len(name) > 1 else []
+    return matches[0] if len(matches) == 1 else name
 
 
 class WhisperLines(TimestampedLines):
@@ -315,5 +327,6 @@ command = Command(
         ),
     ],
     help=_run.__doc__,
+    context_settings={"token_normalize_func": _full_name},
 )
 click.version_option(__version__, message="harken %(version)s")(command)
