@@ -209,7 +209,7 @@ class TestLayout:
     )
     def test_formats_and_layout_decide_word_timestamps(self, transcribe, talk, line, words):
         assert transcribe(talk, *line.split()).code == 0
-        assert {bool(segment["words"]) for segment in json.loads(text_of("talk.json"))["segments"]} == {words}
+        assert {"words" in segment for segment in json.loads(text_of("talk.json"))["segments"]} == {words}
 
     def test_lines_have_the_given_width(self, cli, talk):
         options = ["-f", "srt", "--max-line-width", "9", "--language", "zh", "--clip-timestamps", "0,0.48"]

@@ -108,7 +108,7 @@ FULL = transcript(
 )
 PLAIN = {
     "tokens": [], "temperature": 0.0, "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.01,
-    "seek_s": 0.0, "attempts": [], "words": [], "language": None, "hallucination_score": 0.0,
+    "seek_s": 0.0, "attempts": [], "language": None, "hallucination_score": 0.0,
 }  # fmt: skip
 FULL_IN_JSON = {
     "segments": [

@@ -191,7 +191,7 @@ def _id_of(recording: BatchRecording) -> str | int:
 def _segment_row(segment: Segment) -> Json:
     """Return what readers of rows want of a segment."""
     whole = as_json(segment)
-    return {key: whole[key] for key in _SEGMENT_KEYS if key in whole and (key != "words" or segment.words)}
+    return {key: whole[key] for key in _SEGMENT_KEYS if key in whole}
 
 
 TRANSCRIPT_FOLDER = "transcripts"

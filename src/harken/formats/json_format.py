@@ -37,13 +37,13 @@ def as_json(value: Any) -> Any:
     a word has ``word``, ``start`` and ``end``, speech without words has ``start`` and ``end``, and the transcript has
     ``duration`` and, when written, ``text``, as in the json of openai-whisper. All times are seconds from the start.
     The main speaker of a segment or word is its ``speaker``, with ``speakers`` beside it where several speak at once;
-    without diarization there are no such keys, nor ``speakers`` and ``turns`` of the transcript. A number that is
-    infinite or nan, which json does not support, becomes None.
+    without diarization there are no such keys, nor ``speakers`` and ``turns`` of the transcript, and without word times
+    no ``words``. A number that is infinite or nan, which json does not support, becomes None.
     """
     if is_dataclass(value):
         keys = _JSON_KEYS.get(type(value), {})
         entries = {keys.get(f.name, f.name): as_json(getattr(value, f.name)) for f in fields(value)}
-        return _SPEAKER_SHAPES.get(type(value), dict)(entries)
+        return _SHAPES.get(type(value), dict)(entries)
     if isinstance(value, (tuple, list)):
         return [as_json(item) for item in value]
     if isinstance(value, Mapping):
@@ -60,6 +60,13 @@ def _shape_speakers(entries: dict[str, Any]) -> dict[str, Any]:
     return entries | main | ({"speakers": speakers} if len(speakers) > 1 else {})
 
 
+def _shape_segment(entries: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the words of a segment without word times: openai-whisper's writers show what words it has."""
+    if not entries["words"]:
+        del entries["words"]
+    return _shape_speakers(entries)
+
+
 def _shape_turns(entries: dict[str, Any]) -> dict[str, Any]:
     """Leave out the speakers and turns of a transcript without diarization."""
     unknown: dict[str, Any] = {"speakers": None, "turns": []}
@@ -68,9 +75,9 @@ def _shape_turns(entries: dict[str, Any]) -> dict[str, Any]:
     return entries
 
 
-_SPEAKER_SHAPES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
+_SHAPES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
     Word: _shape_speakers,
-    Segment: _shape_speakers,
+    Segment: _shape_segment,
     Transcript: _shape_turns,
 }
 
@@ -167,7 +174,7 @@ def _parse_object(kind: Any, value: Any, path: str) -> Any:
             raise OptionError(f"{path}.{key}", None, "a value, which is required")
     if "end_s" in values:
         _check_order(values["start_s"], values["end_s"], f"{path}.end")
-    if _SPEAKER_SHAPES.get(kind) is _shape_speakers and not values.get("speakers") and "speaker" in value:
+    if kind in (Word, Segment) and not values.get("speakers") and "speaker" in value:
         main = _or_none(_text)(value["speaker"], f"{path}.speaker")
         values["speakers"] = () if main is None else (main,)
     return kind(**values)

@@ -121,7 +121,7 @@ class FileSheet {
 
   done(transcript) {
     this.sheet.player.progress(transcript.duration, transcript.duration);
-    const words = transcript.segments.reduce((n, segment) => n + segment.words.length, 0);
+    const words = transcript.segments.reduce((n, segment) => n + (segment.words?.length ?? 0), 0);
     const said = words ? `${words} words` : "no speech was found";
     this.sheet.tell(`${clock(transcript.duration)} · ${said} · ${this.speed(transcript.duration)} · ${transcript.model}`);
     this.sheet.offer({ Remove: () => this.sheet.remove() });

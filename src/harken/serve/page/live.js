@@ -195,7 +195,7 @@ class LiveSheet {
     sheet.recording = microphone.recording();
     sheet.player.progress(seconds, seconds);
     sheet.load(sheet.recording, false);
-    const words = sheet.segments.reduce((n, segment) => n + segment.words.length, 0);
+    const words = sheet.segments.reduce((n, segment) => n + (segment.words?.length ?? 0), 0);
     const settled = this.latencies.settled.length ? ` · words settled after ${median(this.latencies.settled).toFixed(1)} s` : "";
     const facts = `${clock(seconds)} · ${words ? `${words} words` : "no speech was found"}${settled}`;
     sheet.tell(error ? `${error.message} · ${facts}` : facts, { trouble: Boolean(error) });

@@ -23,7 +23,7 @@ export class Reading {
     const row = make("li", { className: "segment" }), text = make("p", { dir: "auto", lang: this.language ?? segment.language ?? "" });
     const button = make("button", { type: "button", textContent: clock(segment.start), tabIndex: this.list.children.length ? -1 : 0 });
     button.setAttribute("aria-label", `Play from ${clock(segment.start)}`);
-    for (const unit of segment.words.length ? segment.words : [{ ...segment, word: segment.text, probability: 1 }]) {
+    for (const unit of segment.words?.length ? segment.words : [{ ...segment, word: segment.text, probability: 1 }]) {
       const said = unit.word.trimStart(), space = unit.word.slice(0, unit.word.length - said.length);
       const word = make("span", { className: unit.probability < DOUBTFUL ? "word doubtful" : "word", textContent: said });
       if (text.hasChildNodes()) text.append(space);

@@ -27,7 +27,7 @@ export class Strip {
   }
 
   add(segment) {
-    this.words.push(...(segment.words.length ? segment.words : [segment]));
+    this.words.push(...(segment.words?.length ? segment.words : [segment]));
     this.change({});
   }
 
