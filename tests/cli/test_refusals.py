@@ -16,6 +16,7 @@ REFUSED = [
     # transcribe
     ("transcribe none.mp3", 3, "none.mp3: no such file"),
     ("transcribe .", 3, ".: is a directory"),
+    ("transcribe talk.wav --condition_on_previous_text False", 2, "False: no such file; a switch takes no"),
     ("transcribe --watch none", 2, "--watch takes folders and patterns, and none is neither"),
     ("transcribe --watch . -o -", 2, "no --watch"),
     ("transcribe talk.wav -f doc", 2, f"'doc' is not one of {FORMATS}, all"),

@@ -125,6 +125,13 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
     With --watch the command goes on: 'harken transcribe --watch inbox -f srt' transcribes what is put into a folder.
     """
     sources = [] if params["watch"] else expand_patterns(files)
+    for name in sources:
+        # Whisper's switches take a value; without it "False" would switch on.
+        if name in ("True", "False") and not os.path.exists(name):
+            raise click.UsageError(
+                f"{name}: no such file; a switch takes no value, but has two names, such as --vad and --no-vad; "
+                "'harken whisper' takes the command lines of whisper"
+            )
     if params["draft"] and len(sources) != 1:
         raise click.UsageError("--draft takes one FILE, whose text it has")
     options = options_from(TranscribeOptions, params)
