@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from ctypes import CDLL
 from functools import cache
 from pathlib import Path
@@ -76,5 +77,6 @@ def _build_failure(path: Path) -> str:
 def usable_processors() -> int:
     """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
+        with suppress(OSError):  # a sandbox may refuse the call
+            return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,5 +1,7 @@
 """The compiled library: why it cannot be used, what takes its place, and the choice of its kernels."""
 
+import errno
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -50,6 +52,15 @@ def test_library_of_another_version_is_refused(library, monkeypatch):
     other = SimpleNamespace(harken_abi_version=lambda: ABI_VERSION + 1)
     monkeypatch.setattr(compiled_library, "CDLL", lambda path: other)
     refuse(rf"has interface {ABI_VERSION + 1}, not {ABI_VERSION}; pip install \. in a clone")
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this platform counts all processors")
+def test_processors_are_counted_where_a_sandbox_tells_no_affinity(monkeypatch):
+    def refuse(pid):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_getaffinity", refuse)
+    assert compiled_library.usable_processors() == os.cpu_count()
 
 
 def test_log_mel_falls_back_to_numpy(monkeypatch):

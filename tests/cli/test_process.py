@@ -133,6 +133,20 @@ def test_command_without_streams_goes_on_and_signals_that_are_ignored_stay_so(ta
     assert (talk.parent / "talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
 
 
+def test_command_needs_no_thread_to_watch_for_signals(tmp_path):
+    """As where a container has no more processes."""
+    none_starts = """
+import threading
+from harken import __main__
+def refuse(thread):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = refuse
+__main__.run()
+"""
+    outcome = run(["--version"], tmp_path, tmp_path, program=[sys.executable, "-c", none_starts])
+    assert (outcome.code, outcome.err) == (0, "")
+
+
 def test_reader_that_went_away_ends_the_command_quietly_with_141(talk):
     reader, writer = os.pipe()
     os.close(reader)

@@ -230,7 +230,8 @@ def watch_signals() -> None:
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))  # its signals are not ours
-    Thread(target=_watch, args=(reader,), name="harken signals", daemon=True).start()
+    with suppress(RuntimeError):  # no thread may start: whatever needs one more says so
+        Thread(target=_watch, args=(reader,), name="harken signals", daemon=True).start()
 
 
 def _watch(reader: int) -> NoReturn:
