@@ -59,6 +59,8 @@ TARGETS = {
     "linux-aarch64": Target(
         "aarch64-linux-gnu.2.17", "manylinux_2_17_aarch64.manylinux2014_aarch64", "_harken.so", ELF
     ),
+    "linux-musl-x86_64": Target("x86_64-linux-musl", "musllinux_1_2_x86_64", "_harken.so", ELF),
+    "linux-musl-aarch64": Target("aarch64-linux-musl", "musllinux_1_2_aarch64", "_harken.so", ELF),
     "macos-x86_64": Target("x86_64-macos.11.0", "macosx_11_0_x86_64", "_harken.dylib", MACH_O),
     "macos-arm64": Target("aarch64-macos.11.0", "macosx_11_0_arm64", "_harken.dylib", MACH_O),
     "windows-amd64": Target("x86_64-windows-gnu", "win_amd64", "_harken.dll", PE),

@@ -170,6 +170,8 @@ def test_wheel_that_was_asked_for_has_the_library_or_is_not_built(project, monke
     [
         ("linux_x86_64 manylinux_2_36_x86_64 manylinux_2_17_x86_64", "linux-x86_64"),
         ("manylinux_2_17_aarch64", "linux-aarch64"),
+        ("musllinux_1_2_x86_64 musllinux_1_1_x86_64 linux_x86_64", "linux-musl-x86_64"),
+        ("musllinux_1_2_aarch64", "linux-musl-aarch64"),
         ("macosx_14_0_x86_64 macosx_11_0_x86_64", "macos-x86_64"),
         ("macosx_11_0_arm64", "macos-arm64"),
         ("win_amd64", "windows-amd64"),
