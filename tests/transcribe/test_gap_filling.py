@@ -209,7 +209,10 @@ class TestReporting:
         transcript, _ = transcribe(early, samples=samples, fill_gaps=False, **options)
         assert len(transcript.dropped) == n_dropped
 
-    def test_dropped_text_is_reported_as_dropped_only(self):
-        dropped = {"hallucination_threshold": 1e-6}
-        transcript, backend = transcribe(window_text(0, " one", 20, attended=(0, *[2] * 4, 20)), **dropped)
-        assert (len(transcript.dropped), transcript.unwritten, len(backend.mels)) == (1, (), 1)
+    @pytest.mark.parametrize("word_timestamps", [False, True])
+    def test_dropped_text_is_reported_as_dropped_only_with_all_the_speech_it_covers(self, word_timestamps):
+        options = {"hallucination_threshold": 1e-6, "word_timestamps": word_timestamps}
+        transcript, backend = transcribe(window_text(0, " one", 20, attended=(0, *[2] * 4, 20)), **options)
+        (dropped,) = transcript.dropped
+        assert (dropped.segment.start_s, dropped.segment.end_s) == (0, pytest.approx(0.4))
+        assert (transcript.unwritten, len(backend.mels)) == ((), 1)

@@ -275,9 +275,10 @@ class WindowChain:
                     speech=self._word_regions_s(window),
                 )
                 window = replace(window, advance=self._advance_behind_words(window, refined))
+            # What is left out is reported with all the speech that it covers, for which nothing else is sought.
             segments = [
-                (segment, scored.drop_reason)
-                for (scored, _), segment in zip(scored_segments, refined, strict=True)
+                (segment if scored.drop_reason is None else _spanning(segment, made), scored.drop_reason)
+                for (scored, made), segment in zip(scored_segments, refined, strict=True)
                 if scored.is_segment
             ]
             decoded = window.result.decoded
@@ -359,3 +360,9 @@ class WindowChain:
             for first, last in self._maker.segmenter.word_regions(start, end)
             if first < end and last > start
         ]
+
+
+def _spanning(segment: Segment, other: Segment) -> Segment:
+    """Return a segment that also spans the time of another."""
+    start_s, end_s = min(segment.start_s, other.start_s), max(segment.end_s, other.end_s)
+    return replace(segment, start_s=start_s, end_s=end_s)
