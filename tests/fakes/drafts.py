@@ -39,8 +39,7 @@ def measured_controller() -> DraftController:
 def eager_decoder(**sources: Any) -> SpeculativeDecoder:
     """Make a decoder that drafts whenever it can, on a clock that stands still."""
     decoder = SpeculativeDecoder(float, **sources)
-    for statistics in (decoder.greedy, decoder.sampling):
-        statistics.controller = measured_controller()
+    decoder.greedy, decoder.sampling = measured_controller(), measured_controller()
     return decoder
 
 

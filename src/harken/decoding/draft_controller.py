@@ -101,7 +101,7 @@ class AcceptanceCounter:
 
 @dataclass(slots=True)
 class DraftController:
-    """The measured costs of decoding with one model and its drafts, and the time budget for drafting.
+    """What was measured of a model and its drafts, costs and acceptance, and the time budget for drafting.
 
     The unit of cost is a plain step, a step of one row without a draft, as measured at the same time: if the machine is
     busy, both are slow.
@@ -123,6 +123,10 @@ class DraftController:
         Time of plain decoding and what drafts saved of it, the setup left out.
     budget : float or None
         Plain steps that drafting may still lose; None before the first measurements.
+    previous_hypothesis, ngram, assistant : AcceptanceCounter
+        Tokens of each source of drafts.
+    speech : AcceptanceCounter
+        Seconds of audio, and the tokens in them.
     """
 
     clock: Callable[[], float]
@@ -132,6 +136,10 @@ class DraftController:
     setup_cost: float = 0.0
     gain: AcceptanceCounter = field(default_factory=AcceptanceCounter)
     budget: float | None = None
+    previous_hypothesis: AcceptanceCounter = field(default_factory=AcceptanceCounter)
+    ngram: AcceptanceCounter = field(default_factory=AcceptanceCounter)
+    assistant: AcceptanceCounter = field(default_factory=AcceptanceCounter)
+    speech: AcceptanceCounter = field(default_factory=AcceptanceCounter)
     _steps_since_plain: int = 0
     _setup_in_step: float = 0.0
     _setup_measured: bool = False

@@ -25,7 +25,7 @@ from harken.decoding.candidate_generator import (
     PromptLookup,
     common_prefix_length,
 )
-from harken.decoding.draft_controller import AcceptanceCounter, DraftController
+from harken.decoding.draft_controller import DraftController
 from harken.decoding.logit_rules import LogitRules
 from harken.decoding.types import DecodeStats, Window
 
@@ -39,20 +39,8 @@ NEAR_TIE = 1e-3
 PRIOR_TOKENS_PER_SECOND = 2.0
 
 
-@dataclass(slots=True)
-class DraftStatistics:
-    """Costs of drafting and acceptance of each source of drafts, in greedy decoding or in sampling."""
-
-    controller: DraftController
-    previous_hypothesis: AcceptanceCounter = field(default_factory=AcceptanceCounter)
-    ngram: AcceptanceCounter = field(default_factory=AcceptanceCounter)
-    assistant: AcceptanceCounter = field(default_factory=AcceptanceCounter)
-    speech: AcceptanceCounter = field(default_factory=AcceptanceCounter)
-    """Seconds of audio, and the tokens in them."""
-
-
 class SpeculativeDecoder:
-    """The sources of drafts of a model, and their statistics so far.
+    """The sources of drafts of a model, and what was measured of them so far.
 
     Parameters
     ----------
@@ -69,8 +57,7 @@ class SpeculativeDecoder:
     ) -> None:
         self.assistant, self.ngram = assistant, ngram
         # Apart, since samples are harder to predict and several are drawn at a time.
-        self.greedy = DraftStatistics(DraftController(clock))
-        self.sampling = DraftStatistics(DraftController(clock))
+        self.greedy, self.sampling = DraftController(clock), DraftController(clock)
 
     @property
     def detail(self) -> str:
@@ -145,18 +132,18 @@ class DraftContext:
             Whether tokens are sampled, rather than picked greedily.
         """
         decoder = self.speculative_decoder
-        statistics = decoder.sampling if sampling else decoder.greedy
+        controller = decoder.sampling if sampling else decoder.greedy
         prompts = [window.prompt for window in row_windows]
         generators: list[CandidateGenerator] = []
         if any(window.draft_tokens for window in row_windows):
             lookup = HypothesisLookup(
                 [window.draft_tokens for window in row_windows],
                 logit_rules,
-                statistics.previous_hypothesis,
+                controller.previous_hypothesis,
             )
             generators.append(lookup)
         if decoder.ngram:
-            generators.append(PromptLookup(prompts, logit_rules, statistics.ngram))
+            generators.append(PromptLookup(prompts, logit_rules, controller.ngram))
         if decoder.assistant:
             assisted = AssistedCandidateGenerator(
                 decoder.assistant.backend,
@@ -164,13 +151,13 @@ class DraftContext:
                 [window.window_index for window in row_windows],
                 prompts,
                 logit_rules,
-                statistics.assistant,
+                controller.assistant,
             )
             generators.append(assisted)
         if not generators:
             return None
         setup_s = self.encode_s * decoder.assistant.setup_ratio if decoder.assistant else 0.0
-        return DraftSession(statistics.controller, generators, statistics.speech, self.window_s, setup_s)
+        return DraftSession(controller, generators, self.window_s, setup_s)
 
 
 @dataclass(slots=True, eq=False)
@@ -182,8 +169,6 @@ class DraftSession:
     controller : DraftController
     generators : list
         In order of priority: each drafts for the rows for which those before it have proposed nothing.
-    speech : AcceptanceCounter
-        Seconds of audio so far, and the tokens in them.
     window_s : float
         Length of a window; 0 is unknown.
     setup_s : float
@@ -197,7 +182,6 @@ class DraftSession:
 
     controller: DraftController
     generators: list[CandidateGenerator]
-    speech: AcceptanceCounter = field(default_factory=AcceptanceCounter)
     window_s: float = 0.0
     setup_s: float = 0.0
     plain_steps: int = field(default=1, init=False)
@@ -211,8 +195,8 @@ class DraftSession:
     _tokens_expected: float = 0.0
 
     def __post_init__(self) -> None:
-        self._tokens_expected = self.window_s * self.speech.calibration(PRIOR_TOKENS_PER_SECOND)
-        self.speech.add(self.window_s, 0.0)
+        self._tokens_expected = self.window_s * self.controller.speech.calibration(PRIOR_TOKENS_PER_SECOND)
+        self.controller.speech.add(self.window_s, 0.0)
 
     @property
     def stats(self) -> DecodeStats:
@@ -279,7 +263,7 @@ class DraftSession:
             self._counts["drafted"] += len(draft.tokens)
             self._counts["accepted"] += accepted
         n_new_tokens = sum([len(tokens) for tokens in new_tokens.values()])
-        self.speech.accepted += n_new_tokens / len(new_tokens)
+        self.controller.speech.accepted += n_new_tokens / len(new_tokens)
         self._tokens_expected -= n_new_tokens / len(new_tokens)
         self._near_ties += [margin for margin in margins if margin < NEAR_TIE]
         # The time of a prompt is no cost of its draft: what such a step takes counts.
