@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -17,23 +16,21 @@ from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
 SHORT_SPEECH = Path(audio.__file__).parent / "data" / "short_speech.npz"
 NO_ENCODER = "this backend has no encoder: use reuse_encoder_output"
-OTHER_FEATURES = "features come from a backend of the same kind"
 NO_TOKEN = -1
 """In place of a token or timestamp that there is not."""
 
-OwnState = TypeVar("OwnState")
-OwnFeatures = TypeVar("OwnFeatures")
+Own = TypeVar("Own")
 
 
-def own_features(features: Features, features_type: type[OwnFeatures]) -> OwnFeatures:
+def own_features(features: Features, features_type: type[Own]) -> Own:
     """Return the features; they may not come from a backend of another kind."""
-    assert isinstance(features, features_type), OTHER_FEATURES
+    assert isinstance(features, features_type), "features come from a backend of the same kind"
     return features
 
 
-def own_states(states: Sequence[StreamingEncoderState], state_type: type[OwnState]) -> list[OwnState]:
+def own_states(states: Sequence[StreamingEncoderState], state_type: type[Own]) -> list[Own]:
     """Return the states; none may have been opened by a backend of another kind."""
-    own: list[OwnState] = [state for state in states if isinstance(state, state_type)]
+    own: list[Own] = [state for state in states if isinstance(state, state_type)]
     assert len(own) == len(states), "encoder states come from this backend's own open_encoder"
     return own
 
@@ -110,7 +107,7 @@ def with_room(buffer: Floats, kept: int, needed: int) -> Floats:
     return larger
 
 
-class EncodedWindows(ABC):
+class EncodedWindows:
     """Features of a CPU engine, whose encoder output a decoder of either can reuse.
 
     Attributes
@@ -121,15 +118,9 @@ class EncodedWindows(ABC):
 
     sparse_positions: SparsePositions | None
 
-    @abstractmethod
     def outputs(self) -> list[Floats]:
         """Return the encoder's output for each window, shape (positions, n_audio_state)."""
-
-
-def encoded_windows(features: Features) -> EncodedWindows:
-    """Return the features; they may not come from a backend that is no CPU engine."""
-    assert isinstance(features, EncodedWindows), OTHER_FEATURES
-    return features
+        raise NotImplementedError
 
 
 def stack_padded(arrays: Sequence[Floats]) -> Floats:
