@@ -228,12 +228,11 @@ def test_speaking_since_and_stable_until_follow_the_speech():
 
 
 def test_option_that_another_one_forbids_is_refused_and_neg_threshold_follows_the_threshold():
-    for option, value in (("neg_threshold", 0.6), ("speech_pad_s", 0.6), ("max_speech_s", 1.5)):
+    for option, value in (("speech_pad_s", 0.6), ("max_speech_s", 1.5)):
         with pytest.raises(OptionError, match=f"{option}="):
             VadOptions(**{option: value})
-    assert VadOptions(threshold=0.5).effective_neg_threshold == pytest.approx(0.35)
-    assert VadOptions(threshold=0.1).effective_neg_threshold == 0.01
-    assert VadOptions(threshold=0.5, neg_threshold=0.2).effective_neg_threshold == 0.2
+    assert VadOptions(threshold=0.5).neg_threshold == pytest.approx(0.35)
+    assert VadOptions(threshold=0.1).neg_threshold == 0.01
 
 
 @given(

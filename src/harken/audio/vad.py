@@ -175,8 +175,6 @@ class VadOptions:
     ----------
     threshold : float
         Speech begins where it is at least this probable.
-    neg_threshold : float or None
-        Speech ends where it is less probable than this; None is 0.15 below the threshold.
     min_speech_s : float
         Shorter speech is ignored.
     min_silence_s : float
@@ -193,7 +191,6 @@ class VadOptions:
     """
 
     threshold: float = option(0.5, above=0, below=1, noun="a probability")
-    neg_threshold: float | None = option(None, above=0, below=1, noun="a probability")
     min_speech_s: float = option(0.1, low=0, high=WINDOW_S, noun="seconds")
     min_silence_s: float = option(1.0, low=0, high=3600, noun="seconds")
     speech_pad_s: float = option(0.4, low=0, high=14, noun="seconds")
@@ -201,9 +198,6 @@ class VadOptions:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.neg_threshold is not None and self.neg_threshold > self.threshold:
-            allowed = f"a probability above 0 and at most threshold={self.threshold}"
-            raise OptionError("neg_threshold", self.neg_threshold, allowed)
         if self.min_silence_s < 2 * self.speech_pad_s:
             raise contradiction(
                 self,
@@ -217,9 +211,9 @@ class VadOptions:
             raise OptionError("max_speech_s", self.max_speech_s, allowed)
 
     @property
-    def effective_neg_threshold(self) -> float:
+    def neg_threshold(self) -> float:
         """Probability below which speech ends (Silero's `neg_threshold`)."""
-        return max(self.threshold - _HYSTERESIS, 0.01) if self.neg_threshold is None else self.neg_threshold
+        return max(self.threshold - _HYSTERESIS, 0.01)
 
 
 class RegionTracker:
@@ -304,7 +298,7 @@ class RegionTracker:
             if region.silence_start is not None:
                 region.silences.append((region.silence_start, chunk))
             region.silence_start = None
-        elif speech_prob < self._options.effective_neg_threshold and region.silence_start is None:
+        elif speech_prob < self._options.neg_threshold and region.silence_start is None:
             region.silence_start = chunk
         if region.silence_start is not None:
             n_silent = self._n_chunks - region.silence_start

@@ -234,7 +234,7 @@ def collect_plot_data(
         start_s=start_s,
         mel=normalize(frames, mel.ceiling),
         speech_probabilities=speech_probabilities,
-        vad_thresholds=(vad.threshold, vad.effective_neg_threshold),
+        vad_thresholds=(vad.threshold, vad.neg_threshold),
         speech_regions=tuple(
             (start_s + start / FRAMES_PER_SECOND, start_s + end / FRAMES_PER_SECOND) for start, end in regions
         ),

@@ -223,12 +223,7 @@ class SpeechSegmenter:
         self._detector, self._vad = speech_detector(), RegionTracker(options)
         # With the thresholds of the windows: a word that only a lower threshold finds has a region here too.
         self._word_vad = RegionTracker(
-            replace(
-                WORD_VAD_OPTIONS,
-                threshold=options.threshold,
-                neg_threshold=options.neg_threshold,
-                min_speech_s=options.min_speech_s,
-            )
+            replace(WORD_VAD_OPTIONS, threshold=options.threshold, min_speech_s=options.min_speech_s)
         )
         self._word_regions: list[FrameSpan] = []
         self._n_samples = 0
