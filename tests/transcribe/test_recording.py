@@ -18,7 +18,6 @@ from harken.decoding import Beam, Greedy
 from harken.errors import AudioError
 from harken.results import Attempt
 from harken.transcribe import Callbacks, TranscribeOptions, fallback, window_chain, window_segments
-from harken.transcribe.hallucination import HallucinationVerdict
 from harken.types import SAMPLE_RATE
 from single_recording import SMALL_PADDING, SingleRecordingTranscriber
 from tiny_models import DIMS, TOKENIZER
@@ -233,7 +232,7 @@ def test_prefix_is_forced_in_the_first_window_only():
 
 def test_hallucinated_segments_are_dropped_and_not_passed_on(monkeypatch):
     def score_hallucination(facts):
-        return HallucinationVerdict(score=0.9 if facts.text == "world" else 0.1, reason=None)
+        return 0.9 if facts.text == "world" else 0.1, None
 
     monkeypatch.setattr(window_segments, "score_hallucination", score_hallucination)
     backend = TranscriptBackend(HELLO, WORLD, AGAIN)

@@ -287,7 +287,8 @@ class ActiveUtterance:
                 hypothesis.attention[:, :-1], encoded_frames // FRAMES_PER_POSITION
             ),
         )
-        return score_hallucination(features).score >= threshold
+        score, _ = score_hallucination(features)
+        return score >= threshold
 
     def words(self, tokens: Sequence[TimedToken]) -> list[Word]:
         """Return the words of some tokens, with the punctuation after them and times in the stream."""

@@ -81,30 +81,15 @@ class HallucinationFeatures:
     attention_concentration: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HallucinationVerdict:
-    """The hallucination score of one segment, and the reason for it.
+def score_hallucination(features: HallucinationFeatures) -> tuple[float, str | None]:
+    """Return the probability that the text of a segment was never spoken, and the evidence in words, if there is any.
 
-    Attributes
-    ----------
-    score : float
-        Probability that the text was never spoken, 0 to 1.
-    reason : str or None
-        Evidence for that in words, the strongest first; None where there is none.
+    The strongest evidence comes first.
     """
-
-    score: float
-    reason: str | None
-
-
-def score_hallucination(features: HallucinationFeatures) -> HallucinationVerdict:
-    """Return the hallucination score of a segment."""
     evidence = list(_evidence(features))
     log_odds = PRIOR_LOG_ODDS + sum(weight for weight, _ in evidence)
     reported = sorted((-weight, label) for weight, label in evidence if weight >= _MIN_REPORTED_WEIGHT)
-    return HallucinationVerdict(
-        score=1 / (1 + math.exp(-log_odds)), reason=", ".join(label for _, label in reported) or None
-    )
+    return 1 / (1 + math.exp(-log_odds)), ", ".join(label for _, label in reported) or None
 
 
 def _evidence(features: HallucinationFeatures) -> Iterator[tuple[float, str]]:

@@ -251,13 +251,13 @@ class SegmentMaker:
                 speech_prob=speech_prob,
                 attention_concentration=concentration,
             )
-            verdict = score_hallucination(features)
-            dropped = limit is not None and verdict.score >= limit
+            score, reason = score_hallucination(features)
+            dropped = limit is not None and score >= limit
             yield replace(
                 segment,
                 text=text,
-                score=verdict.score,
-                drop_reason=(verdict.reason or f"score {verdict.score:.2f}") if dropped else None,
+                score=score,
+                drop_reason=(reason or f"score {score:.2f}") if dropped else None,
             )
 
     def segments(self, window: WindowText) -> tuple[list[Segment], float | None]:
