@@ -93,6 +93,7 @@ class ClipSource:
         seek = self._start + offset
         if self._end is not None and seek >= self._end:
             return np.empty((1, 0, 0), np.float32), 0
+        self._windows.discard_before(seek)
         return self._windows.window(seek, self._end)
 
     def start_s(self, offset: float, slack: float = 0) -> float:

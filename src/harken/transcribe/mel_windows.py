@@ -59,9 +59,8 @@ class MelWindows:
     def window(self, seek: int, end: int | None) -> tuple[Floats, int]:
         """Return the window from a frame on, shape (1, n_mels, window_frames), and how many frames the recording fills.
 
-        Zeros follow behind these, and behind `end`; what is before the window is discarded.
+        Zeros follow behind these, and behind `end`.
         """
-        self.discard_before(seek)
         frames, ceiling = self.read_spans([(seek, min(end or sys.maxsize, seek + self._window_frames))])
         return self.pad_and_normalize(frames, ceiling), frames.shape[1]
 

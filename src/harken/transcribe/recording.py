@@ -346,9 +346,8 @@ class RecordingTranscriber:
         ends = (end or sys.maxsize for start, end in self.options.clips if start <= first)
         clip_end = next((end for end in ends if first < end), sys.maxsize)
         for seek in range(first + self._window_frames, clip_end, self._window_frames):
-            frames, ceiling = self._windows.read_spans([(seek, min(seek + self._window_frames, clip_end))])
-            if not (n_frames := frames.shape[1]):
+            mel, n_frames = self._windows.window(seek, clip_end)
+            if not n_frames:
                 return
-            mel = self._windows.pad_and_normalize(frames, ceiling)
             window = AudioWindow(mel=mel, content_frames=n_frames, seek=seek, is_first=False)
             yield from self.window_decoder.encode([window], whole=True)
