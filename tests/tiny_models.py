@@ -15,9 +15,12 @@ from checkpoint_files import random_weights
 from harken.backends.numpy import NumpyBackend
 from harken.contract import Backend, Floats
 from harken.text import Tokenizer
+from harken.text.vocabulary import bytes_to_unicode
 from harken.types import Dims
 
-TOKENIZER = Tokenizer.bytes_only()
+_BYTES = [bytes_to_unicode(bytes([byte])) for byte in range(256)]
+# The smallest vocabulary that can encode any text: special tokens, timestamps and, also in English, 99 languages.
+TOKENIZER, ENGLISH_TOKENIZER = (Tokenizer(_BYTES, 1864, multilingual=each) for each in (True, False))
 DIMS = Dims(
     n_mels=8,
     n_audio_ctx=24,

@@ -14,9 +14,9 @@ from harken.contract import Floats
 from harken.errors import AudioError, OptionError
 from harken.results import Segment, Speaker, Transcript
 from harken.streaming import FinalSegment
-from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
+from tiny_models import ENGLISH_TOKENIZER
 
 WAIT_S = 60.0
 """Longest wait of the engine; only a failure takes as long."""
@@ -68,7 +68,7 @@ class TalkingRecognizer:
     def __init__(self, on_feed: Callable[[int], object] = lambda samples: None) -> None:
         self.sessions: list[TalkingSession] = []  # the live ones so far
         self.options: list[TranscribeOptions] = []  # what they were opened with
-        self.tokenizer = Tokenizer.bytes_only(multilingual=False)
+        self.tokenizer = ENGLISH_TOKENIZER
         self._on_feed = on_feed
 
     def resolve_options(self, options: TranscribeOptions) -> TranscribeOptions:

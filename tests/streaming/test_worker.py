@@ -19,9 +19,8 @@ from harken.decoding import make_prompt
 from harken.errors import AudioError
 from harken.streaming.utterance_audio import EncoderChunk
 from harken.streaming.worker import FinalRequest, ModelWorker, PartialRequest, final_pass
-from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions, WindowDecoder
-from tiny_models import DIMS, TOKENIZER
+from tiny_models import DIMS, ENGLISH_TOKENIZER, TOKENIZER
 
 OPTIONS = TranscribeOptions(
     language="en", vad=False, hallucination_threshold=None, temperatures=(0.0,), suppress_tokens=()
@@ -173,12 +172,11 @@ def test_prompt_has_the_text_before_the_utterance():
 
 
 def test_english_only_model_detects_no_language():
-    english = Tokenizer.bytes_only(multilingual=False)
-    backend = StreamBackend("one", tokenizer=english)
-    decoder = WindowDecoder(backend, english, replace(OPTIONS, language=None))
+    backend = StreamBackend("one", tokenizer=ENGLISH_TOKENIZER)
+    decoder = WindowDecoder(backend, ENGLISH_TOKENIZER, replace(OPTIONS, language=None))
     (response,) = run(ModelWorker(decoder), partial_request(0, language=None))
     assert response.language == "en"
-    assert read_prompts(backend) == [english.sot_sequence("en", timestamps=False)]
+    assert read_prompts(backend) == [ENGLISH_TOKENIZER.sot_sequence("en", timestamps=False)]
 
 
 @pytest.mark.parametrize(

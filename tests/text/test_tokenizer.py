@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from harken.errors import CheckpointError, OptionError
 from harken.text import IncrementalDetokenizer, Tokenizer, TokenKind
 from harken.text.vocabulary import pretokenize
+from tiny_models import TOKENIZER
 
-BYTES = Tokenizer.bytes_only()
 ENGLISH, MULTILINGUAL, LATEST = map(Tokenizer.builtin, (51864, 51865, 51866))
 
 
@@ -51,8 +51,8 @@ def test_sot_sequence_of_language_and_task():
 
 
 def test_detokenizer_waits_until_a_character_is_complete():
-    detokenizer = IncrementalDetokenizer(BYTES)
-    assert [detokenizer.feed(token) for token in [*"a♪".encode(), BYTES.eot]] == ["a", "", "", "♪", ""]
+    detokenizer = IncrementalDetokenizer(TOKENIZER)
+    assert [detokenizer.feed(token) for token in [*"a♪".encode(), TOKENIZER.eot]] == ["a", "", "", "♪", ""]
     assert detokenizer.feed(0xE2) == ""
     assert detokenizer.flush() == "�"
     assert detokenizer.feed(0x62) == "b"
@@ -88,7 +88,7 @@ def test_long_text_without_spaces_and_lone_surrogates_are_encoded():
 
 # --- any text, and any tokens ------------------------------------------------------------------------------
 
-tokenizers = st.sampled_from([BYTES, ENGLISH, LATEST])
+tokenizers = st.sampled_from([TOKENIZER, ENGLISH, LATEST])
 texts = st.text(st.characters(exclude_categories=["Cs"])) | st.text("aé♪🙂日 '.st\n", max_size=40)
 languages = st.sampled_from(["en", "ja"])
 
@@ -112,7 +112,7 @@ def test_text_comes_back_of_its_tokens_and_of_words_that_end_between_characters(
     assert "".join(words) == text
     for word, group in zip(words, groups, strict=True):
         assert tokenizer.decode_bytes(group).decode() == word
-    if tokenizer is BYTES and language == "ja":
+    if tokenizer is TOKENIZER and language == "ja":
         assert words == list(text)
 
 

@@ -9,8 +9,8 @@ from harken.text import Tokenizer
 
 pytest.importorskip("torch")
 from harken.training.distill import frequent_token_ids
+from tiny_models import TOKENIZER
 
-TOKENIZER = Tokenizer.bytes_only()
 EOT = TOKENIZER.eot
 SPECIALS = range(EOT, TOKENIZER.n_vocab)
 TEXT = [7] * 96 + [40, 100, 150, 200]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harken.errors import OptionError
-from harken.text import LANGUAGES, Tokenizer
+from harken.text import LANGUAGES
 from harken.transcribe import TranscribeOptions, WindowDecoder
 from harken.transcribe.language_id import (
     FULL_EVIDENCE_S,
@@ -19,9 +19,8 @@ from harken.transcribe.language_id import (
 )
 from harken.transcribe.window_decoder import DecodeRequest
 from single_recording import audio_window
-from tiny_models import N_WINDOWS, TOKENIZER, make_mel
+from tiny_models import ENGLISH_TOKENIZER, N_WINDOWS, TOKENIZER, make_mel
 
-ENGLISH = Tokenizer.bytes_only(multilingual=False)
 CODES = sorted(TOKENIZER.language_tokens)
 
 # --- the probabilities of a window --------------------------------------------------------------------------
@@ -69,14 +68,16 @@ def test_between_two_languages_in_doubt_the_probability_of_their_texts_decides(r
 def test_languages_are_allowed_by_name_or_code_as_far_as_the_model_knows_them(reference_backend):
     assert allowed_languages(TOKENIZER, ["German", "en", "de", "Castilian"]) == ("de", "en", "es")
     assert allowed_languages(TOKENIZER, ()) == tuple(TOKENIZER.language_tokens)
-    assert allowed_languages(ENGLISH, ["English"]) == allowed_languages(ENGLISH, ()) == ("en",)
+    assert (
+        allowed_languages(ENGLISH_TOKENIZER, ["English"]) == allowed_languages(ENGLISH_TOKENIZER, ()) == ("en",)
+    )
     features = reference_backend.encode(make_mel())
-    assert language_probabilities(reference_backend, features, ENGLISH) == [{"en": 1.0}] * N_WINDOWS
+    assert language_probabilities(reference_backend, features, ENGLISH_TOKENIZER) == [{"en": 1.0}] * N_WINDOWS
     assert set(LANGUAGES) - set(CODES) == {"yue"}
     for tokenizer, languages, message in (
         (TOKENIZER, ["de", "klingon"], "klingon"),
         (TOKENIZER, ["de", "yue"], r"languages='yue': allowed is one of en, zh, .*su$"),
-        (ENGLISH, ["en", "de"], "languages='de': allowed is en, as this model is English-only"),
+        (ENGLISH_TOKENIZER, ["en", "de"], "languages='de': allowed is en, as this model is English-only"),
     ):
         with pytest.raises(OptionError, match=message):
             language_probabilities(reference_backend, features, tokenizer, languages)

@@ -16,7 +16,6 @@ from harken.api import Recognizer
 from harken.backends.host_logits import HostLogits
 from harken.decoding import DecodeStats
 from harken.errors import AudioError, Cancelled
-from harken.text import Tokenizer
 from harken.transcribe import (
     Callbacks,
     RecordingTranscriber,
@@ -28,7 +27,7 @@ from harken.transcribe import (
 )
 from harken.transcribe.window_decoder import AudioWindow
 from single_recording import SMALL_PADDING, SingleRecordingTranscriber, audio_window, decode_windows
-from tiny_models import DIMS, TOKENIZER, make_mel
+from tiny_models import DIMS, ENGLISH_TOKENIZER, TOKENIZER, make_mel
 
 WINDOWS = 5
 WINDOW_FRAMES = 2 * WINDOW_POSITIONS
@@ -231,7 +230,7 @@ def test_only_small_multilingual_models_get_the_whole_window_for_lack_of_confide
     monkeypatch.setattr(window_decoder, "MIN_SPARSE_LOGPROB", 1.0)  # above any
     monkeypatch.setattr(window_decoder, "SURE_LAYERS", sure_layers)
     backend, options = TranscriptBackend(HELLO), TranscribeOptions(language="en", fidelity="fast")
-    tokenizer = Tokenizer.bytes_only(multilingual=multilingual)
+    tokenizer = TOKENIZER if multilingual else ENGLISH_TOKENIZER
     decoder = WindowDecoder(backend, tokenizer, options, padding=SMALL_PADDING)
     ((result,), _) = decode_windows(decoder, [audio_window(make_mel(1)[0], content_frames=24)])
     assert [mel.shape[-1] for mel in backend.mels] == encoded

@@ -155,9 +155,7 @@ class Tokenizer:
             raise CheckpointError(f"{path}: {error}") from None
 
     @classmethod
-    def from_tokens(
-        cls, tokens: Iterable[bytes], n_vocab: int, *, multilingual: bool | None = None
-    ) -> Tokenizer:
+    def from_tokens(cls, tokens: Iterable[bytes], n_vocab: int) -> Tokenizer:
         """Build from the bytes of the text tokens in order of id, as in ggml files.
 
         ``<|endoftext|>``, which only some ggml files contain, and all tokens after it are ignored.
@@ -165,18 +163,12 @@ class Tokenizer:
         byte_level_tokens = [bytes_to_unicode(token) for token in tokens]
         if END_OF_TEXT in byte_level_tokens:
             del byte_level_tokens[byte_level_tokens.index(END_OF_TEXT) :]
-        return cls(byte_level_tokens, n_vocab, multilingual=multilingual)
+        return cls(byte_level_tokens, n_vocab)
 
     @classmethod
     def builtin(cls, n_vocab: int) -> Tokenizer:
         """Build from a vocabulary in the package, for checkpoints without one (``.pt``)."""
         return cls(builtin_tokens(n_vocab >= MIN_MULTILINGUAL_VOCAB), n_vocab)
-
-    @classmethod
-    def bytes_only(cls, n_languages: int = 99, *, multilingual: bool = True) -> Tokenizer:
-        """Build the smallest vocabulary that can encode any text, the 256 bytes, for untrained models."""
-        n_vocab = 256 + _N_SPECIALS_BESIDE_LANGUAGES + n_languages
-        return cls.from_tokens((bytes([byte]) for byte in range(256)), n_vocab, multilingual=multilingual)
 
     def vocabulary(self) -> list[str]:
         """Return all tokens in order of id: the text tokens in GPT-2's alphabet, then names as ``<|en|>``."""
