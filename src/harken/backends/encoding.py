@@ -11,7 +11,7 @@ import numpy as np
 
 from harken import audio
 from harken.audio.mel import log_mel, normalize, pad_or_trim
-from harken.contract import Features, Floats, PickedSoFar, SparsePositions, StreamingEncoderState
+from harken.contract import Features, Floats, Ints, PickedSoFar, SparsePositions, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
 SHORT_SPEECH = Path(audio.__file__).parent / "data" / "short_speech.npz"
@@ -42,6 +42,15 @@ def grammar_state(row: PickedSoFar, timestamp_begin: int | None) -> tuple[int, i
     )
     speech_end = NO_TOKEN if row.speech_end is None else row.speech_end
     return (NO_TOKEN, *row.tokens)[-2], next(timestamps, NO_TOKEN), speech_end
+
+
+def columns_of(tokens: Ints, token_ids: Ints | None) -> Ints:
+    """Return the columns of those of some tokens that have one, given the ascending ids of all columns or None."""
+    if token_ids is None:
+        return tokens
+    columns: Ints = token_ids.searchsorted(tokens)
+    covered: Ints = columns[token_ids.take(columns, mode="clip") == tokens]
+    return covered
 
 
 @cache

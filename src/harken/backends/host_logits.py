@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from harken.backends.encoding import columns_of
 from harken.contract import Floats, Ints, TokenRange
 
 TOPK_BLOCK = 256
@@ -80,15 +81,6 @@ class HostLogits:
 
     def _to_token_ids(self, columns: Ints) -> Ints:
         return columns if self._token_ids is None else self._token_ids[columns]
-
-
-def columns_of(tokens: Ints, token_ids: Ints | None) -> Ints:
-    """Return the columns of those of some tokens that have one, given the ascending ids of all columns or None."""
-    if token_ids is None:
-        return tokens
-    columns: Ints = token_ids.searchsorted(tokens)
-    covered: Ints = columns[token_ids.take(columns, mode="clip") == tokens]
-    return covered
 
 
 def _sample_column(row: Floats, temperature: float, uniform: float) -> int:

@@ -8,8 +8,8 @@ from itertools import chain
 
 import numpy as np
 
-from harken.backends.encoding import NO_TOKEN, grammar_state
-from harken.backends.host_logits import HostLogits, columns_of
+from harken.backends.encoding import NO_TOKEN, columns_of, grammar_state
+from harken.backends.host_logits import HostLogits
 from harken.backends.native.decoder import NativeDecoder, PackedWindow, close_when_collected
 from harken.backends.native.library import Picked, Rules
 from harken.contract import Floats, GreedyRules, Ints, PickedSoFar

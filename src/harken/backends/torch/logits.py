@@ -7,10 +7,9 @@ from itertools import zip_longest
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from harken.backends.encoding import NO_TOKEN
+from harken.backends.encoding import NO_TOKEN, columns_of
 from harken.backends.torch.device import upload
 from harken.contract import Floats, GreedyRules, Ints, PickedSoFar, TokenRange
 
@@ -52,11 +51,6 @@ class LogitVocabulary:
             self._choices[key] = GreedyChoice(rules, self)
         return self._choices[key]
 
-    def find_columns(self, tokens: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return the column of each token, and whether it has one."""
-        columns = np.searchsorted(self.token_ids, tokens).clip(max=len(self) - 1)
-        return columns, self.token_ids[columns] == tokens
-
 
 class TorchLogits:
     """`harken.contract.Logits` over a tensor that this object owns and changes.
@@ -81,10 +75,10 @@ class TorchLogits:
         return TorchLogits(self.values.index_select(0, chosen), self.vocabulary)
 
     def probability(self, token: int) -> Floats:
-        column, covered = self.vocabulary.find_columns(np.array([token]))
-        if not covered:
+        columns = columns_of(np.array([token]), self.vocabulary.token_ids)
+        if not len(columns):
             return np.zeros(len(self), np.float32)
-        probability: Floats = (self.values[:, column[0]] - self._log_normalizer()).exp().cpu().numpy()
+        probability: Floats = (self.values[:, columns[0]] - self._log_normalizer()).exp().cpu().numpy()
         return probability
 
     def suppress_ranges(self, token_ranges: Sequence[Sequence[TokenRange]]) -> None:
@@ -99,20 +93,20 @@ class TorchLogits:
             self.values.masked_fill_((start <= ids) & (ids < stop), -torch.inf)
 
     def suppress_tokens(self, tokens: Ints) -> None:
-        columns, covered = self.vocabulary.find_columns(tokens)
-        self.values.index_fill_(1, self._upload(columns[covered]), -torch.inf)
+        self.values.index_fill_(1, self._upload(columns_of(tokens, self.vocabulary.token_ids)), -torch.inf)
 
     def bias(self, bonuses: Sequence[Mapping[int, float]]) -> None:
         if len(bonuses) != len(self):
             raise ValueError(f"{len(bonuses)} bonuses for {len(self)} positions")
         rows = np.repeat(np.arange(len(self)), [len(row_bonuses) for row_bonuses in bonuses])
         tokens = np.array([token for row_bonuses in bonuses for token in row_bonuses], np.int64)
-        columns, covered = self.vocabulary.find_columns(tokens)
+        covered = np.isin(tokens, self.vocabulary.token_ids)
         if covered.any():
             bonus_values = np.array(
                 [bonus for row_bonuses in bonuses for bonus in row_bonuses.values()], np.float32
             )
-            where = self._upload(rows[covered]), self._upload(columns[covered])
+            columns = columns_of(tokens, self.vocabulary.token_ids)
+            where = self._upload(rows[covered]), self._upload(columns)
             self.values[where] += self._upload(bonus_values[covered])
 
     def prefer_timestamps(self, timestamp_begin: int) -> None:
@@ -161,9 +155,8 @@ class GreedyChoice:
 
     def __init__(self, rules: GreedyRules, vocabulary: LogitVocabulary) -> None:
         self._rules, self._vocabulary = rules, vocabulary
-        columns, covered = vocabulary.find_columns(rules.suppressed)
         suppressed = np.zeros(len(vocabulary), np.bool_)
-        suppressed[columns[covered]] = True
+        suppressed[columns_of(rules.suppressed, vocabulary.token_ids)] = True
         self._suppressed = upload(suppressed, vocabulary.token_ids_on_device.device)
 
     def step(
