@@ -19,7 +19,7 @@ from harken.batch.inputs import BatchRecording, digest_of
 from harken.batch.locations import is_url, size_bytes
 from harken.batch.store import PLAN_FILE, ROWS, SHARD_FILES, Store
 from harken.checkpoints import open_checkpoint, resolve_model, with_adapters
-from harken.checkpoints.model_files import file_sha256
+from harken.checkpoints.model_files import watch
 from harken.errors import AudioError, PlanError
 from harken.formats import Layout
 from harken.manifests import Json
@@ -85,7 +85,7 @@ class Recipe:
         """Return the arguments that decide who is told apart, the voices by their content."""
         counted = {name: value for name, value in (self.speakers or {}).items() if name != "download"}
         voices = counted.get("voices")
-        return counted | ({"voices": file_sha256(Path(voices))} if voices else {})
+        return counted | ({"voices": watch(Path(voices)).sha256()} if voices else {})
 
     @cached_property
     def digest(self) -> str:

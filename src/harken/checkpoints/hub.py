@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
-from harken.checkpoints.model_files import file_sha256
+from harken.checkpoints.model_files import watch
 from harken.errors import CheckpointError, CheckpointNotFound, OptionError, on_one_line
 
 DEFAULT_MODEL = "tiny.en"
@@ -161,7 +161,7 @@ def embedded_model() -> Path | None:
             continue
         directory = Path(spec.submodule_search_locations[0]) / "model"
         weights = directory / file
-        if (digest := file_sha256(weights)) != sha256:
+        if (digest := watch(weights).sha256()) != sha256:
             raise CheckpointError(f"{weights}: sha256 is {digest}, allowed is {sha256}; install it anew")
         return directory
     return None
@@ -267,7 +267,7 @@ def _fetch_blob(repository: str, name: str, commit: str | None, folder: Path) ->
                 displayed_filename=name,
             )
         # The name of a large file is its SHA-256; that of a small one is git's hash.
-        if len(metadata.etag) == 64 and (digest := file_sha256(partial)) != metadata.etag:
+        if len(metadata.etag) == 64 and (digest := watch(partial).sha256()) != metadata.etag:
             partial.unlink()
             return f"sha256 of {name} is {digest}, allowed is {metadata.etag}"
         partial.replace(blob)

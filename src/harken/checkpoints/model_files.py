@@ -244,12 +244,12 @@ class WatchedFile:
 
 def watch(path: Path) -> WatchedFile:
     """Watch a file from now on; call this before it is read."""
-    return WatchedFile(path, _identity(path))
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of the bytes that a file has now, in hex (see `WatchedFile.sha256`)."""
-    return watch(path).sha256()
+    try:
+        status = os.stat(path)
+    except OSError:
+        return WatchedFile(path, ())
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return WatchedFile(path, (status.st_dev, status.st_ino, status.st_size, *times))
 
 
 _digests: dict[WatchedFile, str] = {}
@@ -258,14 +258,6 @@ _digests: dict[WatchedFile, str] = {}
 def _file_digest(path: Path) -> str:
     with reading(path), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _identity(path: Path) -> tuple[int, ...]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 Array = npt.NDArray[Any]

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from harken.checkpoints.hub import download_file
-from harken.checkpoints.model_files import file_sha256
+from harken.checkpoints.model_files import watch
 from harken.errors import CheckpointError, CheckpointNotFound, OutputError
 from harken.files import open_atomic
 from harken.store import default_store_directory
@@ -134,7 +134,7 @@ def _cached(source: Source, folder: Path, download: bool) -> Path:
 
 
 def _is_intact(path: Path, source: Source) -> bool:
-    return path.is_file() and file_sha256(path) == source.sha256
+    return path.is_file() and watch(path).sha256() == source.sha256
 
 
 def _save(path: Path, source: Source) -> None:
