@@ -27,7 +27,7 @@ from harken.checkpoints.weight_shapes import Declared, check_shapes, infer_dims
 from harken.errors import CheckpointError
 from harken.store import stored_text
 from harken.text import Tokenizer
-from harken.text.vocabulary import NO_CONFIG, Arrangement, GenerationConfig, arrange, named_ids
+from harken.text.vocabulary import NO_CONFIG, Arrangement, GenerationConfig, all_ids, arrange
 from harken.types import Dims
 
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml", "gguf", "mlx", "onnx", "openvino"]
@@ -201,7 +201,7 @@ class Vocabulary:
             raise error if named else CheckpointError(f"{file}: {error}") from None
         _check_special_ids(tokenizer, self.config.path, self.config.special_ids)
         if self.path and not own:
-            _check_special_ids(tokenizer, self.path, named_ids(self.path))
+            _check_special_ids(tokenizer, self.path, all_ids(self.path)[0])
         return tokenizer
 
     def arranged(self, tensor: LazyTensor, axis: int = 0) -> LazyTensor:

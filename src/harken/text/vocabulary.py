@@ -92,7 +92,7 @@ def read_tokens(path: Path) -> list[str]:
     if path.name not in _FILES:
         raise CheckpointError(f"{path}: not a vocabulary file; known are {', '.join(_FILES)}")
     try:
-        ids, _ = _all_ids(path)
+        ids, _ = all_ids(path)
         tokens = _until_end_of_text(sorted(ids, key=ids.__getitem__))
         if [ids[token] for token in (*tokens, END_OF_TEXT)] != [*range(len(tokens) + 1)]:
             raise ValueError("its ids are not 0, 1, 2 ...")
@@ -205,7 +205,7 @@ def arrange(path: Path, n_vocab: int, config: GenerationConfig) -> Arrangement |
         If the file is that of another published model.
     """
     try:
-        everything, added = _all_ids(path)
+        everything, added = all_ids(path)
         ids = everything
         if max(ids.values()) >= n_vocab:
             ids = {token: i for token, i in everything.items() if i < n_vocab}
@@ -253,15 +253,7 @@ def arrange(path: Path, n_vocab: int, config: GenerationConfig) -> Arrangement |
     )
 
 
-def named_ids(path: Path) -> Mapping[str, int]:
-    """Return the ids of all tokens that a vocabulary file names; none if it cannot be read."""
-    try:
-        return _all_ids(path)[0]
-    except (OSError, *_MALFORMED):
-        return {}
-
-
-def _all_ids(path: Path) -> tuple[dict[str, int], Mapping[str, int]]:
+def all_ids(path: Path) -> tuple[dict[str, int], Mapping[str, int]]:
     """Return the ids of all tokens that a vocabulary file, or one beside it, names, and those that were added."""
     is_text = path.name == "vocabulary.txt"
     content: Any = path.read_text(encoding="utf-8").splitlines() if is_text else json.loads(path.read_bytes())
