@@ -73,9 +73,11 @@ class _Cluster(NamedTuple):
     """Sum of its embeddings, each times its seconds."""
     seconds: float
 
-    @property
-    def centroid(self) -> Matrix:
-        return self.total / max(float(np.linalg.norm(self.total)), 1e-12)
+
+def centroid(total: Matrix) -> Matrix:
+    """Return a sum of embeddings with the length 1."""
+    direction: Matrix = total / max(float(np.linalg.norm(total)), 1e-12)
+    return direction
 
 
 def find_voices(pieces: Sequence[Piece], fewest: int, most: int) -> Voices:
@@ -95,7 +97,7 @@ def find_voices(pieces: Sequence[Piece], fewest: int, most: int) -> Voices:
         if len(clusters) >= fewest:
             break
     clusters = _joined(clusters, most, -1.0)
-    return _assign(pieces, np.stack([cluster.centroid for cluster in clusters]), keep_all=fewest > 1)
+    return _assign(pieces, np.stack([centroid(cluster.total) for cluster in clusters]), keep_all=fewest > 1)
 
 
 def _voices_of(pieces: Sequence[Piece], cut: float, fewest: int) -> list[_Cluster]:
@@ -139,7 +141,7 @@ def agglomerated(embeddings: Matrix, cut: float) -> NDArray[np.int64]:
 def _joined(clusters: Sequence[_Cluster], fewest: int, least_similarity: float) -> list[_Cluster]:
     """Join the two most similar clusters, again and again, while they are similar enough and more than the fewest."""
     left: dict[int, _Cluster] = dict(enumerate(clusters))
-    centroids = np.stack([cluster.centroid for cluster in clusters])
+    centroids = np.stack([centroid(cluster.total) for cluster in clusters])
     similarities = centroids @ centroids.T
     np.fill_diagonal(similarities, -np.inf)
     while len(left) > fewest:
@@ -148,7 +150,7 @@ def _joined(clusters: Sequence[_Cluster], fewest: int, least_similarity: float) 
             break
         other = left.pop(second)
         left[first] = _Cluster(left[first].total + other.total, left[first].seconds + other.seconds)
-        centroids[first] = left[first].centroid
+        centroids[first] = centroid(left[first].total)
         joined = np.full(len(clusters), -np.inf)
         others = [index for index in left if index != first]
         joined[others] = centroids[others] @ centroids[first]

@@ -23,7 +23,7 @@ from harken.contract import Floats
 from harken.errors import OptionError
 from harken.option_types import checked_value
 from harken.results import SpeakerTurn
-from harken.speakers.clustering import MIN_RELIABLE_S, Matrix, agglomerated, join_spans
+from harken.speakers.clustering import MIN_RELIABLE_S, Matrix, agglomerated, centroid, join_spans
 from harken.speakers.embedding import EmbeddingModel
 from harken.speakers.pieces import (
     FRAMES_PER_SECOND,
@@ -271,10 +271,6 @@ class _Voice:
     is_known: bool
     is_heard: bool
 
-    @property
-    def centroid(self) -> Matrix:
-        return self.total / max(float(np.linalg.norm(self.total)), 1e-12)
-
 
 class LiveVoices:
     """The voices of a stream.
@@ -304,7 +300,7 @@ class LiveVoices:
         if own is None:
             self._voices.append(_Voice(piece.speaker, total, is_known=False, is_heard=True))
             self._names.add(piece.speaker)
-        elif self._strangers.maxlen and float(own.centroid @ piece.embedding) < SAME_SPEAKER:
+        elif self._strangers.maxlen and float(centroid(own.total) @ piece.embedding) < SAME_SPEAKER:
             self._strangers.append(replace(piece, settled_s=seconds))
             return
         else:
@@ -317,7 +313,7 @@ class LiveVoices:
             return
         embeddings = np.stack([piece.embedding for piece in pieces]).astype(np.float64)
         seconds = np.array([piece.seconds for piece in pieces])
-        known = np.array([voice.centroid for voice in self._voices]).reshape(-1, embeddings.shape[1])
+        known = np.array([centroid(voice.total) for voice in self._voices]).reshape(-1, embeddings.shape[1])
         heard = np.array([voice.is_heard for voice in self._voices], np.bool_)
         similarities = embeddings @ known.T
         similar = similarities >= SAME_SPEAKER
@@ -327,7 +323,7 @@ class LiveVoices:
         if not new and nobody.any():
             new = [seconds[nobody] @ embeddings[nobody]]
         names = [voice.name for voice in self._voices] + [*self._free_names(len(new))]
-        centroids = np.array([total / np.linalg.norm(total) for total in new]).reshape(-1, known.shape[1])
+        centroids = np.array([centroid(total) for total in new]).reshape(-1, known.shape[1])
         # Somebody known who has not been heard yet is not the most similar by chance.
         similarities = np.hstack([np.where(similar | heard, similarities, -2.0), embeddings @ centroids.T])
         for piece, label in zip(pieces, similarities.argmax(axis=1).tolist(), strict=True):
@@ -336,7 +332,7 @@ class LiveVoices:
     def _like_nobody(self, pieces: Iterable[LivePiece]) -> Iterator[LivePiece]:
         """Yield the pieces that are long enough to found a voice, and like none."""
         for piece in pieces:
-            similarities = (float(voice.centroid @ piece.embedding) for voice in self._voices)
+            similarities = (float(centroid(voice.total) @ piece.embedding) for voice in self._voices)
             if piece.embedded_s >= MIN_RELIABLE_S and max(similarities, default=-1.0) < SAME_SPEAKER:
                 yield piece
 
@@ -346,7 +342,7 @@ class LiveVoices:
 
     def _join_voices(self) -> None:
         """Join voices that have turned out alike; the older one's name stays."""
-        centroids = np.stack([voice.centroid for voice in self._voices])
+        centroids = np.stack([centroid(voice.total) for voice in self._voices])
         alike = np.argwhere(np.triu(centroids @ centroids.T, 1) >= SAME_VOICE)
         for first, second in alike.tolist()[:1]:
             if not self._voices[second].is_known:
