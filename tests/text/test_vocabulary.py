@@ -7,7 +7,6 @@ import pytest
 
 from harken.checkpoints import Vocabulary
 from harken.errors import CheckpointError, CheckpointNotFound
-from harken.text import Tokenizer
 from harken.text.vocabulary import bytes_to_unicode
 
 N_VOCAB = 1509 + 259 + 2
@@ -74,7 +73,7 @@ def test_damaged_file_is_rejected_by_name(tmp_path, name, content):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(CheckpointError) as caught:
-        Tokenizer.from_file(path, N_VOCAB)
+        Vocabulary(path=path).tokenizer(N_VOCAB)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
 
@@ -84,18 +83,18 @@ def test_missing_end_of_text_is_named(tmp_path, name):
     path = tmp_path / name
     path.write_text(CONTENTS[name].replace("<|endoftext|>", "<|other|>"), encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"it has no <\|endoftext\|>"):
-        Tokenizer.from_file(path, N_VOCAB)
+        Vocabulary(path=path).tokenizer(N_VOCAB)
 
 
 def test_file_that_does_not_fit_or_cannot_be_read_is_rejected_by_name(tmp_path):
     path = tmp_path / "vocabulary.txt"
     with pytest.raises(CheckpointNotFound, match=r"vocabulary\.txt: no such file"):
-        Tokenizer.from_file(path, N_VOCAB)
+        Vocabulary(path=path).tokenizer(N_VOCAB)
     path.write_text(CONTENTS[path.name], encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"vocabulary\.txt: .* n_vocab=51864"):
-        Tokenizer.from_file(path, 51864)
+        Vocabulary(path=path).tokenizer(51864)
     with pytest.raises(CheckpointError, match=r"^model\.bin: a vocabulary of 259 text tokens does not fit"):
         Vocabulary(tokens=tuple(TOKENS), model=Path("model.bin")).tokenizer(51864)
     (tmp_path / "vocab.json").mkdir()
     with pytest.raises(CheckpointError, match=r"vocab\.json: cannot be read"):
-        Tokenizer.from_file(tmp_path / "vocab.json", N_VOCAB)
+        Vocabulary(path=tmp_path / "vocab.json").tokenizer(N_VOCAB)

@@ -135,7 +135,7 @@ class Tokenizer:
         return (self.n_vocab, *self._tokens) == (other.n_vocab, *other._tokens)
 
     @classmethod
-    def from_file(cls, path: Path | str, n_vocab: int) -> Tokenizer:
+    def from_file(cls, path: Path, n_vocab: int) -> Tokenizer:
         """Build from ``tokenizer.json``, ``vocab.json``, ``vocabulary.txt`` or ``vocabulary.json``.
 
         Raises
@@ -143,16 +143,11 @@ class Tokenizer:
         CheckpointError
             If the file is missing, of unknown kind, or not a Whisper vocabulary of that size.
         """
-        tokens = read_tokens(Path(path))
+        tokens = read_tokens(path)
         published = {N_ENGLISH_TOKENS: "English", N_ENGLISH_TOKENS + 1: "multilingual"}.get(len(tokens))
         if published and (published == "English") == (n_vocab >= MIN_MULTILINGUAL_VOCAB):
-            raise CheckpointError(
-                f"{path}: the {published} vocabulary, which does not fit a model of {n_vocab=}"
-            )
-        try:
-            return cls(tokens, n_vocab)
-        except CheckpointError as error:
-            raise CheckpointError(f"{path}: {error}") from None
+            raise CheckpointError(f"the {published} vocabulary, which does not fit a model of {n_vocab=}")
+        return cls(tokens, n_vocab)
 
     @classmethod
     def from_tokens(cls, tokens: Iterable[bytes], n_vocab: int) -> Tokenizer:
