@@ -225,7 +225,7 @@ class ActiveUtterance:
         """
         position = (frame - self.audio.start_frame) // FRAMES_PER_POSITION
         next_position = (following.audio.start_frame - self.audio.start_frame) // FRAMES_PER_POSITION
-        tokens = [*self.committed, *self._tentative_tokens()]
+        tokens = [*self.committed, *(self._timed_tokens(self.uncommitted) if self.hypothesis else ())]
         _, words = self.tokenizer.split_words([token.token for token in tokens], self.language or "en")
         word_bounds = [0, *accumulate(map(len, words))]
         # By the middle of a word: its first token may attend to the silence before it.
@@ -244,12 +244,6 @@ class ActiveUtterance:
         following.tentative = self.tokens[max(split_index, len(self.committed)) :]
         before = [] if self.rejected else tokens[:split_index]
         return [token.moved(lambda time: min(time, position)) for token in before]
-
-    def _tentative_tokens(self) -> list[TimedToken]:
-        """Return the tentative tokens with their times."""
-        if self.hypothesis is None or not self.tentative:
-            return []
-        return self._timed_tokens(self.hypothesis)[-len(self.tentative) :]
 
     def _timed_tokens(self, hypothesis: PartialHypothesis) -> list[TimedToken]:
         """Return the tokens of a hypothesis with their times, none of them before the last committed token."""
