@@ -47,7 +47,7 @@ class NativeEncoder:
         self.dims = contents.dims
         self._decoder = decoder
         self._model = _make_model(arrays, contents)
-        self._bits = contents.bits
+        self.bits = contents.bits
         self._load_padding = load_padding
         self._padding: dict[tuple[int, ...], Arrays] = {}
 
@@ -89,7 +89,7 @@ class NativeEncoder:
     def _encoded_padding(self, sample: tuple[int, ...]) -> Arrays:
         """Return the arrays of `PaddingContents`, which are stored beside the packed weights."""
         if sample not in self._padding:
-            self._padding[sample] = self._load_padding(contents=PaddingContents(self, sample, self._bits))
+            self._padding[sample] = self._load_padding(contents=PaddingContents(self, sample))
         return self._padding[sample]
 
     def encode_chunk(self, states: Sequence[NativeEncoderState], mel: Floats, final_frames: int) -> None:
@@ -123,11 +123,10 @@ class PaddingContents:
 
     encoder: NativeEncoder
     sample: tuple[int, ...]
-    bits: int
 
     @property
     def key(self) -> str:
-        return f"padding-{self.bits}-{zlib.crc32(repr((self.encoder.dims, self.sample)).encode()):08x}"
+        return f"padding-{self.encoder.bits}-{zlib.crc32(repr((self.encoder.dims, self.sample)).encode()):08x}"
 
     def arrays(self) -> Iterator[ArrayShape]:
         dims, positions = self.encoder.dims, len(self.sample)
