@@ -14,7 +14,14 @@ from harken.audio import log_mel, pad_or_trim
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.errors import AudioError
 from harken.transcribe import mel_windows
-from harken.transcribe.chunking import ClipSource, PackedSpeech, SpeechPacker, SpeechSegmenter, total_frames
+from harken.transcribe.chunking import (
+    MAX_GAP_FRAMES,
+    ClipSource,
+    PackedSpeech,
+    SpeechPacker,
+    SpeechSegmenter,
+    total_frames,
+)
 from harken.transcribe.mel_windows import MelWindows
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRAMES, WINDOW_SAMPLES
 
@@ -29,30 +36,30 @@ def regions_of(gaps_and_lengths):
 
 
 @given(steps=gaps_and_lengths)
-@example(steps=[(0, 50), (5, 46), (10, 10), (300, 9), (301, 250)])
-@example(steps=[(0, 50), (50, 50), (20, 5)])
+@example(steps=[(0, 50), (5, 46), (MAX_GAP_FRAMES, 10), (300, 9), (301, 250)])
+@example(steps=[(0, 30), (MAX_GAP_FRAMES + 1, 50), (20, 5)])
 def test_windows_have_all_speech_only_short_gaps_and_as_many_whole_regions_as_fit(steps):
     regions = regions_of(steps)
-    packer = SpeechPacker(100, max_gap_frames=10, flush_silence_frames=300)
+    packer = SpeechPacker(100, flush_silence_frames=300)
     windows = [window for region in regions for window in packer.add(region)] + packer.flush()
     packed = [frame for window in windows for start, end in window for frame in range(start, end)]
     assert packed == sorted(set(packed))
     speech = {frame for start, end in regions for frame in range(start, end)}
-    gaps = {frame for (_, a), (b, _) in pairwise(regions) if b - a <= 10 for frame in range(a, b)}
+    gaps = {frame for (_, a), (b, _) in pairwise(regions) if b - a <= MAX_GAP_FRAMES for frame in range(a, b)}
     assert speech <= set(packed) <= speech | gaps
     assert all(0 < total_frames(window) <= 100 for window in windows)
-    assert all(b[0] - a[1] > 10 for window in windows for a, b in pairwise(window))
+    assert all(b[0] - a[1] > MAX_GAP_FRAMES for window in windows for a, b in pairwise(window))
     starts = {start for start, _ in regions}
     for window, following in pairwise(windows):
         end, start = window[-1][1], following[0][0]
         length = next(min(100, b - start) for a, b in regions if a <= start < b)
-        joined = start - end if start - end <= 10 else 0
+        joined = start - end if start - end <= MAX_GAP_FRAMES else 0
         assert start - end > 300 or total_frames(window) + joined + length > 100, "it would have fitted"
         assert start in starts or total_frames(window) == 100 or end == start, "only long regions are cut"
 
 
 def test_window_is_given_out_after_enough_silence():
-    packer = SpeechPacker(100, max_gap_frames=10, flush_silence_frames=300)
+    packer = SpeechPacker(100, flush_silence_frames=300)
     assert packer.add((5, 60)) == []
     assert packer.start_frame == 5
     assert packer.advance_to(360) == []

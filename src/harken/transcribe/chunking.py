@@ -26,7 +26,7 @@ ClipRange = tuple[int, int | None]
 """First mel frame, and the one behind the last; None for the end of the recording."""
 
 MAX_GAP_FRAMES = FRAMES_PER_SECOND // 2
-"""Longest silence between two regions that is kept in a packed window."""
+"""Longest silence between two regions that is kept in a packed window: recorded silence is better than a seam."""
 FLUSH_SILENCE_FRAMES = WINDOW_FRAMES
 """Longest silence that a window waits for more speech."""
 WORD_VAD_OPTIONS = VadOptions(min_silence_s=0.3, speech_pad_s=0.05)
@@ -149,14 +149,11 @@ class SpeechPacker:
     ----------
     window_frames : int
         Most frames of a window. A longer region is cut.
-    max_gap_frames : int
-        Silence of at most this length between two regions is kept: recorded silence is better than a seam.
     flush_silence_frames : int
         A longer silence ends a window, so that the window does not wait for more speech.
     """
 
     window_frames: int
-    max_gap_frames: int = MAX_GAP_FRAMES
     flush_silence_frames: int = FLUSH_SILENCE_FRAMES
     _spans: list[FrameSpan] = field(init=False, default_factory=list)
 
@@ -184,7 +181,7 @@ class SpeechPacker:
         return [filled] if filled else []
 
     def _append(self, start: int, end: int) -> list[FrameSpans]:
-        joins = bool(self._spans) and start - self._spans[-1][1] <= self.max_gap_frames
+        joins = bool(self._spans) and start - self._spans[-1][1] <= MAX_GAP_FRAMES
         joined_start = self._spans[-1][1] if joins else start
         windows = self.flush() if total_frames(self._spans) + end - joined_start > self.window_frames else []
         if windows or not joins:
