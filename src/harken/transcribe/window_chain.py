@@ -346,13 +346,13 @@ class WindowChain:
         """Return the frame of the recording at which a window begins."""
         return round(self._frame_source.start_s(offset) * FRAMES_PER_SECOND)
 
-    def _word_regions_s(self, window: WindowText) -> list[tuple[float, float]] | None:
-        """Return speech in the window in seconds, without the silences between words.
+    def _word_regions_s(self, window: WindowText) -> list[tuple[float, float]]:
+        """Return speech in the window in seconds, without the silences between words; none without its detection.
 
         Speech goes on behind the end of a clip, but no word of the window does.
         """
         if self._maker.segmenter is None:
-            return None
+            return []
         start = self._seek(window.offset)
         end = round(self._frame_source.end_s(window.offset + window.n_frames) * FRAMES_PER_SECOND)
         return [

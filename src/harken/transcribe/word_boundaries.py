@@ -28,7 +28,7 @@ def refine_word_boundaries(
     *,
     median_duration_s: float | None,
     last_speech_s: float,
-    speech: Sequence[SpeechInterval] | None = None,
+    speech: Sequence[SpeechInterval],
 ) -> tuple[list[Segment], float]:
     """Correct the words of a window with the times of its segments, and the segments with those of their words.
 
@@ -40,12 +40,13 @@ def refine_word_boundaries(
         silence.
     last_speech_s : float
         End of the last word before this window, as returned for the window before; 0 for the first window.
-    speech : sequence of (float, float), optional
+    speech : sequence of (float, float)
+        Empty without voice activity detection.
 
     Returns
     -------
     segments : list of Segment
-        The same segments, each as long as its words. Words neither overlap nor run backwards; where speech is given,
+        The same segments, each as long as its words. Words neither overlap nor run backwards; where there is speech,
         each lies in one region of it and lasts at least `MIN_WORD_S`, as far as the region has room.
     last_speech_s : float
         End of the last word; end of the last segment where no segment has words.
@@ -59,7 +60,7 @@ def refine_word_boundaries(
         return list(segments), segments[-1].end_s if segments else last_speech_s
     regions = [
         (max(start, last_speech_s), end)
-        for start, end in speech or ()
+        for start, end in speech
         if end > max(last_speech_s, words[0].start_s - SEGMENT_TOLERANCE_S)
         and start < words[-1].end_s + SEGMENT_TOLERANCE_S
     ]
