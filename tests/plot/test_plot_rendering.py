@@ -8,8 +8,8 @@ import av
 import numpy as np
 import pytest
 
-from harken.plot import DecodedWindow, PlotData, html_page
-from harken.plot.plot_data import TextSpan
+from harken.plot import PlotData, html_page
+from harken.plot.plot_data import DecodedWindow, TextSpan
 from harken.plot.svg import PALETTE, PIXELS_PER_S, Box, Image, draw, encode_png, probability_colour
 from harken.results import Attempt
 from html_pages import Parsed

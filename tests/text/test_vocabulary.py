@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harken.checkpoints import Vocabulary
+from harken.checkpoints.checkpoint import Vocabulary
 from harken.errors import CheckpointError, CheckpointNotFound
 from harken.text.vocabulary import bytes_to_unicode
 

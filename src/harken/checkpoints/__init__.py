@@ -12,7 +12,6 @@ from harken.checkpoints.assistant import ASSISTANT_FILE, find_assistant, read_as
 from harken.checkpoints.checkpoint import (
     Checkpoint,
     Format,
-    Vocabulary,
     Weights,
     encoder_digest,
     shares_encoder,
@@ -29,7 +28,6 @@ __all__ = [
     "Adapters",
     "Checkpoint",
     "Format",
-    "Vocabulary",
     "Weights",
     "check_model_name",
     "encoder_digest",

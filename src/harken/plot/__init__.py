@@ -4,7 +4,7 @@
 self-contained HTML page, and `harken.plot.figure.render_png` as a PNG with matplotlib, which ``harken[plot]`` installs.
 """
 
-from harken.plot.plot_data import DecodedWindow, PlotData, collect_plot_data, read_excerpt
+from harken.plot.plot_data import PlotData, collect_plot_data, read_excerpt
 from harken.plot.svg import html_page
 
-__all__ = ["DecodedWindow", "PlotData", "collect_plot_data", "html_page", "read_excerpt"]
+__all__ = ["PlotData", "collect_plot_data", "html_page", "read_excerpt"]
