@@ -197,7 +197,7 @@ class GapFilling:
         self._unwritten: list[UnwrittenSpeech] = []
         if not maker.segmenter or not self._options.fill_gaps:
             return
-        peaks = self._peaks() if window.scored else []
+        peaks = self._peaks()
         # The next window decodes what is behind this one's text.
         end = window.n_frames if depth else window.end_frame
         # Of a window without any text, even the shortest speech is told.
