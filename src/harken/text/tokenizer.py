@@ -141,7 +141,7 @@ class Tokenizer:
         Raises
         ------
         CheckpointError
-            If the file is missing, of unknown kind, or not a Whisper vocabulary of that size.
+            If the file cannot be read, or is not a Whisper vocabulary of that size.
         """
         tokens = read_tokens(path)
         published = {N_ENGLISH_TOKENS: "English", N_ENGLISH_TOKENS + 1: "multilingual"}.get(len(tokens))

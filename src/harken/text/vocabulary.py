@@ -20,7 +20,7 @@ from itertools import dropwhile, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harken.errors import CheckpointError, CheckpointNotFound
+from harken.errors import CheckpointError
 from harken.text.languages import LANGUAGES, language_of_token
 
 # GPT-2 encoder.py, `bytes_to_unicode`.
@@ -72,7 +72,6 @@ _TIMESTAMP = re.compile(r"<\|(?:[12]?\d\.\d[02468]|30\.00)\|>")
 
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Errors that reading a file of another structure ends in."""
-_FILES = ("tokenizer.json", "vocab.json", "vocabulary.txt", "vocabulary.json")
 _DATA = Path(__file__).parent / "data"
 
 
@@ -85,20 +84,14 @@ def read_tokens(path: Path) -> list[str]:
     Raises
     ------
     CheckpointError
-        If the file is of unknown kind or does not contain a Whisper vocabulary.
-    CheckpointNotFound
-        If there is no such file.
+        If the file cannot be read or does not contain a Whisper vocabulary.
     """
-    if path.name not in _FILES:
-        raise CheckpointError(f"{path}: not a vocabulary file; known are {', '.join(_FILES)}")
     try:
         ids, _ = all_ids(path)
         tokens = _until_end_of_text(sorted(ids, key=ids.__getitem__))
         if [ids[token] for token in (*tokens, END_OF_TEXT)] != [*range(len(tokens) + 1)]:
             raise ValueError("its ids are not 0, 1, 2 ...")
         return tokens
-    except FileNotFoundError:
-        raise CheckpointNotFound(f"{path}: no such file") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
     except _MALFORMED as error:
