@@ -197,8 +197,7 @@ class Vocabulary:
             else:
                 tokenizer = Tokenizer.builtin(n_vocab)
         except CheckpointError as error:
-            named = str(error).startswith(f"{file}: ")
-            raise error if named else CheckpointError(f"{file}: {error}") from None
+            raise CheckpointError(f"{file}: {error}") from error
         _check_special_ids(tokenizer, self.config.path, self.config.special_ids)
         if self.path and not own:
             _check_special_ids(tokenizer, self.path, all_ids(self.path)[0])

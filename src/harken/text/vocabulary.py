@@ -93,10 +93,10 @@ def read_tokens(path: Path) -> list[str]:
             raise ValueError("its ids are not 0, 1, 2 ...")
         return tokens
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"cannot be read: {error.strerror}") from error
     except _MALFORMED as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise CheckpointError(f"{path}: not a Whisper vocabulary: {reason}") from error
+        raise CheckpointError(f"not a Whisper vocabulary: {reason}") from error
 
 
 class GenerationConfig(NamedTuple):
