@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -21,7 +21,15 @@ from harken.checkpoints.alignment_heads import (
     published_heads,
     word_heads,
 )
-from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, check_text_size, read_object, watch
+from harken.checkpoints.model_files import (
+    Array,
+    DerivedWeights,
+    LazyTensor,
+    WatchedFile,
+    check_text_size,
+    read_object,
+    watch,
+)
 from harken.checkpoints.weight_names import EMBEDDING
 from harken.checkpoints.weight_shapes import Declared, check_shapes, infer_dims
 from harken.errors import CheckpointError
@@ -33,7 +41,7 @@ from harken.types import Dims
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml", "gguf", "mlx", "onnx", "openvino"]
 
 
-class Weights(Mapping[str, Array]):
+class Weights(DerivedWeights):
     """The weights under the names of OpenAI's state dict (``encoder.blocks.0.attn.query.weight``).
 
     Each access reads the file and returns a read-only C-contiguous array: float16 or float32 as stored, float32 if the
@@ -51,37 +59,17 @@ class Weights(Mapping[str, Array]):
     """
 
     def __init__(self, path: Path, tensors: Mapping[str, LazyTensor], files: Sequence[WatchedFile]) -> None:
+        super().__init__(tensors, lambda name: _checked(path, name, tensors[name].read()))
         self._path, self._tensors, self.files = path, tensors, files
 
     def __getitem__(self, name: str) -> Array:
         try:
-            array = self._read(name)
+            array = super().__getitem__(name)
         except CheckpointError:
             self.check_unchanged()  # the better reason
             raise
         array.flags.writeable = False
         return array
-
-    def _read(self, name: str) -> Array:
-        array = self._tensors[name].read()
-        if array.dtype.kind != "f":
-            raise CheckpointError(
-                f"{self._path}: {name} is of type {array.dtype}, allowed are floating-point numbers"
-            )
-        if not np.isfinite(array).all():
-            raise CheckpointError(
-                f"{self._path}: {name} holds values that are not finite; download the file again"
-            )
-        return array
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._tensors
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of one weight without reading it."""
@@ -142,6 +130,14 @@ class Weights(Mapping[str, Array]):
         """
         for file in self.files:
             file.check_unchanged()
+
+
+def _checked(path: Path, name: str, array: Array) -> Array:
+    if array.dtype.kind != "f":
+        raise CheckpointError(f"{path}: {name} is of type {array.dtype}, allowed are floating-point numbers")
+    if not np.isfinite(array).all():
+        raise CheckpointError(f"{path}: {name} holds values that are not finite; download the file again")
+    return array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
