@@ -12,7 +12,7 @@ from struct import Struct
 
 from harken.errors import BackendUnavailable
 
-ABI_VERSION = 14
+ABI_VERSION = 15
 REBUILD = "pip install . in a clone of harken builds it again"
 _ELF_HEADER = Struct("<40x Q 10x H H 2x")  # of 64 bits: offset, size and number of the sections
 _SUFFIXES = {"win32": "dll", "darwin": "dylib"}

@@ -26,7 +26,7 @@ from harken.types import FRAMES_PER_POSITION, Dims
 BITS = {"auto": 8, "fp32": 32, "int16": 8, "int8": 8, "int4": 4}
 """Bits of a weight of the decoder; int4 is for assistants."""
 WINDOW_BITS = {"auto": 8, "fp32": 32, "int16": 16, "int8": 8, "int4": 8}
-"""Bits of the keys and values of a window."""
+"""Bits of the keys and values of a window, in the encoder and in the cross-attention."""
 LEAST_STATE_OF_INT8 = 512
 """Width from which on an encoder bears weights of 7 bits: that of `base` (docs/decisions/int8.md)."""
 NAMES = {4: "int4", 7: "int8", 8: "int8", 16: "int16", 32: "fp32"}
@@ -109,7 +109,9 @@ class NativeBackend:
         encoder = "shared output"
         if dims.has_encoder:
             load_padding = partial(load, {}, check_unchanged=lambda: None)
-            self._encoder = NativeEncoder(arrays[1], encoder_weights, self._decoder, load_padding)
+            self._encoder = NativeEncoder(
+                arrays[1], encoder_weights, self._decoder, WINDOW_BITS[precision], load_padding
+            )
             encoder = f"native {NAMES[encoder_weights.bits]}"
         decoder = f"native {NAMES[decoder_weights.bits]} ({self._decoder.instruction_set})"
         self.capabilities = Capabilities(

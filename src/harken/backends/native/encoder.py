@@ -32,6 +32,8 @@ class NativeEncoder:
         Names and shapes of these weights.
     decoder : NativeDecoder
         The decoder on whose threads it runs; the two never run at the same time.
+    attention_bits : {8, 16, 32}
+        Bits of keys, values and queries; 16 or 32 where the layers have as many.
     load_padding : callable
         `load_packed` of whatever contents.
     """
@@ -41,13 +43,14 @@ class NativeEncoder:
         arrays: Arrays,
         contents: EncoderWeights,
         decoder: NativeDecoder,
+        attention_bits: int,
         load_padding: Callable[..., Arrays],
     ) -> None:
         self._arrays = arrays  # the model points to them
         self.dims = contents.dims
         self._decoder = decoder
-        self._model = _make_model(arrays, contents)
-        self.bits = contents.bits
+        self._model = _make_model(arrays, contents, attention_bits)
+        self.bits = contents.bits, attention_bits
         self._load_padding = load_padding
         self._padding: dict[tuple[int, ...], Arrays] = {}
 
@@ -126,7 +129,7 @@ class PaddingContents:
 
     @property
     def key(self) -> str:
-        return f"padding-{self.encoder.bits}-{zlib.crc32(repr((self.encoder.dims, self.sample)).encode()):08x}"
+        return f"padding-{zlib.crc32(repr((self.encoder.dims, self.encoder.bits, self.sample)).encode()):08x}"
 
     def arrays(self) -> Iterator[ArrayShape]:
         dims, positions = self.encoder.dims, len(self.sample)
@@ -139,7 +142,7 @@ class PaddingContents:
         put("encoder_output", encoder_output)
 
 
-def _make_model(arrays: Arrays, contents: EncoderWeights) -> Encoder:
+def _make_model(arrays: Arrays, contents: EncoderWeights, attention_bits: int) -> Encoder:
     """Return the structure that describes an encoder to the library; it points to the arrays."""
     dims = contents.dims
     layers = (
@@ -156,6 +159,7 @@ def _make_model(arrays: Arrays, contents: EncoderWeights) -> Encoder:
         dims.n_audio_head,
         dims.n_audio_state,
         dims.n_mels,
+        attention_bits,
         *(convolution.structure(arrays) for convolution in contents.convolutions()),
         arrays["positions"].ctypes.data,
         (EncoderLayer * dims.n_audio_layer)(*layers),

@@ -68,7 +68,7 @@ class Encoder(Structure):
     """``struct harken_encoder``."""
 
     _fields_ = (
-        *_all(c_int32, "n_layers n_heads n_state n_mels"),
+        *_all(c_int32, "n_layers n_heads n_state n_mels attention_bits"),
         *_all(Matrix, "conv1 conv2"),
         ("positions", c_void_p),
         ("layers", POINTER(EncoderLayer)),

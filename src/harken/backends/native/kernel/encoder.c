@@ -9,7 +9,8 @@
 
 enum {
     MEL_ROWS = 48,   /* frames of an item */
-    QUERY_ROWS = 24, /* queries of an item of attention, whose scores stay in the cache of a core */
+    QUERY_ROWS = 24, /* queries of an item of attention, whose scores stay in the cache of a core, */
+    QUERY_LANES = 16 /* and in 8 bits */
 };
 
 /* The working memory of one thread. */
@@ -34,6 +35,7 @@ struct work {
     float *keys_values;                    /* (layers, k, 2 s), or (k, 2 s) for all layers in turn */
     int64_t layer_stride;                  /* of these */
     struct harken_matrix *keys, *values; /* (h) each */
+    struct harken_head *heads;           /* (h), instead of these in 8 bits */
     struct scratch *scratch;               /* (threads) */
     struct harken_phase *phases;
 };
@@ -129,32 +131,42 @@ static void pack_heads(void *context, int32_t layer, int32_t begin, int32_t end,
         int32_t head = item % heads;
         int64_t channel = head * work->head_size + (item < heads ? 0 : state);
         float *from = work->keys_values + layer * work->layer_stride + channel;
-        const struct harken_matrix *matrix = item < heads ? &work->keys[head] : &work->values[head];
         if (work->chunk->history)
             for (int64_t row = 0; row < work->chunk->n_history; row++)
                 memcpy(from + row * 2 * state,
                        work->chunk->history + layer * work->chunk->layer_stride + row * 2 * state + channel,
                        (size_t)work->head_size * sizeof *from);
-        if (item < heads)
-            work->kernels->pack_keys(from, 2 * state, work->n_keys, matrix);
+        if (work->heads && item < heads)
+            work->kernels->pack_head_keys(from, 2 * state, work->n_keys, &work->heads[head]);
+        else if (work->heads)
+            work->kernels->pack_head_values(from, 2 * state, work->n_keys, &work->heads[head]);
+        else if (item < heads)
+            work->kernels->pack_keys(from, 2 * state, work->n_keys, &work->keys[head]);
         else
-            work->kernels->pack_values(from, 2 * state, work->n_keys, matrix);
+            work->kernels->pack_values(from, 2 * state, work->n_keys, &work->values[head]);
     }
+}
+
+static int32_t query_rows(const struct work *work) {
+    return work->heads ? QUERY_LANES : QUERY_ROWS;
 }
 
 static void attend(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     struct work *work = context;
     struct scratch *scratch = &work->scratch[thread];
-    int32_t blocks = parts(work->chunk->positions, QUERY_ROWS);
+    int32_t rows = query_rows(work), blocks = parts(work->chunk->positions, rows);
     int64_t state = work->model->n_state;
     (void)layer;
     for (int32_t item = begin; item < end; item++) {
-        int32_t head = item / blocks, first = item % blocks * QUERY_ROWS;
-        int64_t channel = (int64_t)head * work->head_size;
-        work->kernels->window_attention(work->queries + first * state + channel, state,
-                                        min(work->chunk->positions - first, QUERY_ROWS), &work->keys[head],
-                                        &work->values[head], &scratch->input.rows, scratch->scores,
-                                        work->attended + first * state + channel, state);
+        int32_t head = item / blocks, first = item % blocks * rows, n = min(work->chunk->positions - first, rows);
+        int64_t place = first * state + head * work->head_size;
+        const float *queries = work->queries + place;
+        float *to = work->attended + place;
+        if (work->heads)
+            work->kernels->head_attention(queries, state, n, &work->heads[head], to, state);
+        else
+            work->kernels->window_attention(queries, state, n, &work->keys[head], &work->values[head],
+                                            &scratch->input.rows, scratch->scores, to, state);
     }
 }
 
@@ -198,20 +210,50 @@ static int32_t list_phases(struct work *work) {
     work->phases[n++] = (struct harken_phase){embed_positions, 0, blocks, 1};
     for (int32_t layer = 0; layer < work->model->n_layers; layer++) {
         work->phases[n++] = (struct harken_phase){pack_heads, layer, 2 * heads, 1};
-        work->phases[n++] = (struct harken_phase){attend, layer, heads * parts(work->chunk->positions, QUERY_ROWS), 1};
+        work->phases[n++] = (struct harken_phase){attend, layer, heads * parts(work->chunk->positions, query_rows(work)), 1};
         work->phases[n++] = (struct harken_phase){transform, layer, blocks, 1};
     }
     return n;
+}
+
+static void take_heads(struct work *work, struct harken_arena *arena) {
+    size_t padded = (size_t)parts(work->n_keys, HARKEN_KEYS) * HARKEN_KEYS, size = (size_t)work->head_size;
+    work->heads = harken_take(arena, (size_t)work->model->n_heads, sizeof *work->heads);
+    for (int32_t i = 0; i < work->model->n_heads; i++) {
+        struct harken_head head = {.n = work->n_keys, .padded = (int32_t)padded, .size = work->head_size};
+        head.keys = harken_take(arena, padded * size, sizeof *head.keys);
+        head.key_scales = harken_take(arena, padded, sizeof *head.key_scales);
+        head.key_offsets = harken_take(arena, padded, sizeof *head.key_offsets);
+        head.values = harken_take(arena, padded * size, sizeof *head.values);
+        head.value_scales = harken_take(arena, size, sizeof *head.value_scales);
+        head.bias = work->chunk->key_bias;
+        if (arena->memory)
+            work->heads[i] = head;
+    }
+}
+
+static void take_head_matrices(struct work *work, struct harken_arena *arena) {
+    int32_t padded = parts(work->n_keys, HARKEN_GROUP) * HARKEN_GROUP, bits = work->model->attention_bits;
+    size_t number = (size_t)work->kernels->number_bytes, keys = (size_t)padded, numbers = keys * (size_t)work->head_size;
+    work->keys = harken_take(arena, (size_t)work->model->n_heads, sizeof *work->keys);
+    work->values = harken_take(arena, (size_t)work->model->n_heads, sizeof *work->values);
+    for (int32_t head = 0; head < work->model->n_heads; head++) {
+        struct harken_matrix head_keys = {
+            .rows = work->n_keys, .columns = work->head_size, .bits = bits, .bias = work->chunk->key_bias};
+        struct harken_matrix head_values = {.rows = work->head_size, .columns = padded, .bits = bits};
+        head_keys.weights = harken_take(arena, numbers, number);
+        head_keys.scales = harken_take(arena, keys, sizeof(float));
+        head_values.weights = harken_take(arena, numbers, number);
+        head_values.scales = harken_take(arena, (size_t)work->head_size, sizeof(float));
+        if (arena->memory)
+            work->keys[head] = head_keys, work->values[head] = head_values;
+    }
 }
 
 static void take_memory(struct work *work, struct harken_arena *arena, int32_t threads) {
     const struct harken_encoder *model = work->model;
     size_t frames = (size_t)work->frames, positions = (size_t)work->chunk->positions, state = (size_t)model->n_state;
     int32_t mlp = model->layers[0].mlp_in.matrix.rows, bits = model->layers[0].mlp_in.matrix.bits;
-    int32_t padded_keys = parts(work->n_keys, HARKEN_GROUP) * HARKEN_GROUP;
-    size_t number = (size_t)work->kernels->number_bytes, keys = (size_t)padded_keys;
-    size_t head_numbers = keys * (size_t)work->head_size;
-    int32_t bits_of_keys = 8 * work->kernels->number_bytes;
     work->mel_rows = harken_take(arena, frames * (size_t)work->mel_columns, sizeof(float));
     work->conv_rows = harken_take(arena, (frames - 2) * state, sizeof(float));
     work->x = harken_take(arena, positions * state, sizeof(float));
@@ -219,29 +261,22 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
     work->attended = work->conv_rows; /* which are read no more by then, and twice as many */
     if (!work->chunk->keys_values)
         work->keys_values = harken_take(arena, (size_t)work->n_keys * 2 * state, sizeof(float));
-    work->keys = harken_take(arena, (size_t)model->n_heads, sizeof *work->keys);
-    work->values = harken_take(arena, (size_t)model->n_heads, sizeof *work->values);
     work->phases = harken_take(arena, FIRST_PHASES + PHASES_A_LAYER * (size_t)model->n_layers, sizeof *work->phases);
-    for (int32_t head = 0; head < model->n_heads; head++) {
-        struct harken_matrix head_keys = {
-            .rows = work->n_keys, .columns = work->head_size, .bits = bits_of_keys, .bias = work->chunk->key_bias};
-        struct harken_matrix head_values = {.rows = work->head_size, .columns = padded_keys, .bits = bits_of_keys};
-        head_keys.weights = harken_take(arena, head_numbers, number);
-        head_keys.scales = harken_take(arena, keys, sizeof(float));
-        head_values.weights = harken_take(arena, head_numbers, number);
-        head_values.scales = harken_take(arena, (size_t)work->head_size, sizeof(float));
-        if (arena->memory)
-            work->keys[head] = head_keys, work->values[head] = head_values;
+    int32_t columns = max(max(model->conv1.columns, model->conv2.columns), mlp), scores = 0;
+    if (model->attention_bits == 8)
+        take_heads(work, arena);
+    else {
+        take_head_matrices(work, arena);
+        scores = QUERY_ROWS * parts(work->n_keys, HARKEN_GROUP) * HARKEN_GROUP;
     }
-    int32_t columns = max(max(model->conv1.columns, model->conv2.columns), mlp);
-    size_t numbers = max(HARKEN_BLOCK_ROWS * columns, QUERY_ROWS * padded_keys);
     work->scratch = harken_take(arena, (size_t)threads, sizeof *work->scratch);
     for (int32_t thread = 0; thread < threads; thread++) {
         struct scratch scratch = {0};
+        size_t numbers = (size_t)max(HARKEN_BLOCK_ROWS * columns, scores);
         scratch.input = harken_take_input(arena, work->kernels, bits, mlp, numbers);
         scratch.factor = harken_take_input(arena, work->kernels, bits, model->n_state, HARKEN_BLOCK_ROWS * state);
         scratch.hidden = harken_take(arena, HARKEN_BLOCK_ROWS * (size_t)mlp, sizeof(float));
-        scratch.scores = harken_take(arena, QUERY_ROWS * keys, sizeof(float));
+        scratch.scores = harken_take(arena, (size_t)scores, sizeof(float));
         if (arena->memory)
             work->scratch[thread] = scratch;
     }

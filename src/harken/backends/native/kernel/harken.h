@@ -17,7 +17,7 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 14
+#define HARKEN_ABI_VERSION 15
 #define HARKEN_NO_MEMORY (-1)
 #define HARKEN_NAMES_BYTES 128
 
@@ -85,6 +85,7 @@ struct harken_encoder_layer {
 
 struct harken_encoder {
     int32_t n_layers, n_heads, n_state, n_mels; /* heads as above */
+    int32_t attention_bits; /* of keys, values, queries and weights: 8, or 16 or 32 as the matrices */
     /* Columns are three frames of all channels, one after the other; those of conv1 padded to whole groups each. */
     struct harken_matrix conv1, conv2;
     const float *positions;                     /* shape (positions, n_state) */

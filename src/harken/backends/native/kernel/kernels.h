@@ -9,6 +9,7 @@ enum {
     HARKEN_ROWS = 12,      /* rows of the largest tile of any processor */
     HARKEN_VECTORS = 8,    /* the same of weights with 7 bits, without AMX */
     HARKEN_SMALL_TILE = 6, /* there is a tile for every number of rows up to it */
+    HARKEN_KEYS = 64,       /* whose weights in the encoder's attention have one scale */
     HARKEN_BLOCK_ROWS = 48, /* positions of an item: whole tiles of rows, which share each weight that is read */
 };
 
@@ -26,6 +27,17 @@ struct harken_activations {
 struct harken_rows {
     void *values;  /* (n, columns), int16 */
     float *scales; /* (n) */
+};
+
+/* The keys and values of one head of the encoder in 8 bits: int8 in -127..127. */
+struct harken_head {
+    int32_t n, padded, size; /* positions, the same rounded up to a multiple of HARKEN_KEYS, and channels */
+    int8_t *keys;            /* (padded, size) */
+    float *key_scales;       /* (padded) */
+    int32_t *key_offsets;    /* (padded): what the sums of the instruction set start with */
+    int8_t *values;          /* (padded / 4, size, 4 positions) */
+    float *value_scales;     /* (size) */
+    const float *bias;       /* (n): added to the scores of each key; or NULL */
 };
 
 /* What becomes of a result: stored, added to what is there, stored after a GELU, or stored as a number of the KV cache. */
@@ -91,6 +103,12 @@ struct harken_kernels {
     void (*window_attention)(const float *queries, int64_t stride, int32_t n, const struct harken_matrix *keys,
                              const struct harken_matrix *values, const struct harken_rows *rows, float *scores,
                              float *to, int64_t to_stride);
+
+    /* The same in 8 bits: keys or values, n rows of floats, as those of a head, and attention of at most 16 queries. */
+    void (*pack_head_keys)(const float *keys, int64_t stride, int32_t n, const struct harken_head *to);
+    void (*pack_head_values)(const float *values, int64_t stride, int32_t n, const struct harken_head *to);
+    void (*head_attention)(const float *queries, int64_t stride, int32_t n, const struct harken_head *head, float *to,
+                           int64_t to_stride);
 
     /* y = gain * (x with mean 0 and variance 1) + bias. */
     void (*normalise_row)(const float *x, int32_t columns, const float *gain, const float *bias, float *y);

@@ -199,6 +199,7 @@ static int32_t sample(const float *x, int32_t n, float temperature, double unifo
 #include "linear.h"
 
 #include "audio.h"
+#include "int8_attention.h"
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -226,6 +227,9 @@ static int32_t sample(const float *x, int32_t n, float temperature, double unifo
             .quantise_rows = quantise_rows,                                                                            \
             .multiply = multiply,                                                                                      \
             .window_attention = window_attention,                                                                      \
+            .pack_head_keys = pack_head_keys,                                                                          \
+            .pack_head_values = pack_head_values,                                                                      \
+            .head_attention = head_attention,                                                                          \
             .embed = embed,                                                                                            \
         },                                                                                                             \
         {                                                                                                              \

@@ -1,0 +1,144 @@
+/* The encoder's attention in 8 bits: the same integers on every processor, and half of the instructions of 16 bits.
+ *
+ * Lanes are queries, 16 of them, so what belongs to a query (its largest score, its sum, its scale) is never reduced
+ * across lanes. Keys and values come in blocks of 64 positions, whose weights become integers with one scale: a softmax
+ * has many small weights, which a scale for all positions would lose. A block that holds a larger score than those
+ * before it scales down what they have left.
+ * Sources: Dao et al., FlashAttention (2022); Zhang et al., SageAttention (2024). */
+#include "simd.h"
+
+#include "kernels.h"
+
+static const float LOG2_E = 1.44269504088896341f, LN_2 = 0.693147180559945309f;
+
+/* 127 * 2^-x as an integer, for x of at least 0; 0 where x is not a number. By a polynomial for the fraction, to 0.2 %. */
+INLINE i32x16 weights_of(f32x16 x) {
+    i32x16 most = (i32x16)splat(30);
+    x = (f32x16)__builtin_elementwise_min((i32x16)x, most); /* which compare as their bits do, NaN as the largest */
+    f32x16 shifted = ROUNDER - x, r = (ROUNDER - shifted) - x;
+    f32x16 p = fma16(fma16(splat(30.2804734f), r, splat(89.3378966f)), r, splat(127.056279f));
+    return round_to_integer((f32x16)((i32x16)p + ((i32x16)shifted << 23)));
+}
+
+/* Integers of 8 bits of a row of floats; returns their scale, and their sum. */
+INLINE float quantise_head(const float *x, int32_t head_size, int8_t *to, int32_t *total) {
+    i32x16 largest = splat_integer(0), sums = splat_integer(0);
+    for (int32_t channel = 0; channel < head_size; channel += LANES)
+        largest = __builtin_elementwise_max(largest, magnitude_bits(load(x + channel)));
+    float peak = float_of_bits(__builtin_reduce_max(largest)), factor = peak > SMALLEST_PEAK ? 127 / peak : 0;
+    for (int32_t channel = 0; channel < head_size; channel += LANES) {
+        i32x16 integers = round_to_integer(load(x + channel) * factor);
+        i8x16 narrow = __builtin_convertvector(integers, i8x16);
+        memcpy(to + channel, &narrow, LANES);
+        sums = sums + integers;
+    }
+    *total = __builtin_reduce_add(sums);
+    return peak < INFINITY ? peak * (1.0f / 127) : NAN;
+}
+
+static void pack_head_keys(const float *keys, int64_t stride, int32_t n, const struct harken_head *to) {
+    for (int32_t i = 0; i < to->padded; i++) {
+        int32_t total = 0;
+        int8_t *row = to->keys + (int64_t)i * to->size;
+        if (i < n)
+            to->key_scales[i] = quantise_head(keys + i * stride, to->size, row, &total);
+        else
+            memset(row, 0, (size_t)to->size), to->key_scales[i] = 0;
+        to->key_offsets[i] = WEIGHTS_ARE_UNSIGNED ? -128 * total : 0;
+    }
+}
+
+static void pack_head_values(const float *values, int64_t stride, int32_t n, const struct harken_head *to) {
+    for (int32_t channel = 0; channel < to->size; channel += LANES) {
+        i32x16 largest = splat_integer(0);
+        for (int32_t i = 0; i < n; i++)
+            largest = __builtin_elementwise_max(largest, magnitude_bits(load(values + i * stride + channel)));
+        f32x16 peaks = (f32x16)largest, factors = 127.0f / peaks;
+        factors = (f32x16)((i32x16)factors & (peaks > SMALLEST_PEAK));
+        store(to->value_scales + channel, peaks * (1.0f / 127)); /* of a number that is not finite, infinite or NaN */
+        for (int32_t i = 0; i < to->padded; i += 4) {
+            u32x16 four = {0};
+            for (int32_t j = 0; j < 4 && i + j < n; j++) {
+                f32x16 scaled = load(values + (i + j) * stride + channel) * factors;
+                four |= ((u32x16)round_to_integer(scaled) & 0xff) << 8 * j;
+            }
+            memcpy(to->values + (int64_t)i * to->size + 4 * channel, &four, sizeof four);
+        }
+    }
+}
+
+INLINE void head_attention_sized(const float *queries, int64_t stride, int32_t n, const struct harken_head *head,
+                                 int32_t size, float *to, int64_t to_stride) {
+    int8_t packed[HARKEN_MAX_HEAD_SIZE * LANES] __attribute__((aligned(64))) = {0};
+    f32x16 query_scales = splat(0), totals[HARKEN_MAX_HEAD_SIZE], total = splat(0), peak = splat(-INFINITY);
+    for (int32_t i = 0; i < n; i++) {
+        int8_t row[HARKEN_MAX_HEAD_SIZE];
+        int32_t unused;
+        query_scales[i] = quantise_head(queries + i * stride, size, row, &unused) * LOG2_E;
+        for (int32_t channel = 0; channel < size; channel += 4)
+            memcpy(packed + channel * LANES + 4 * i, row + channel, 4);
+    }
+    for (int32_t channel = 0; channel < size; channel++)
+        totals[channel] = splat(0);
+    dot_weights prepared[HARKEN_MAX_HEAD_SIZE / 4];
+    for (int32_t part = 0; part < size / 4; part++)
+        prepared[part] = prepare_signed(load_bytes(packed + 4 * part * LANES));
+    for (int32_t first = 0; first < head->n; first += HARKEN_KEYS) {
+        const int8_t *keys = head->keys + (int64_t)first * size, *values = head->values + (int64_t)first * size;
+        f32x16 scores[HARKEN_KEYS], largest = splat(-INFINITY);
+        for (int32_t key = 0; key < HARKEN_KEYS; key += LINEAR_TILE) {
+            i32x16 sums[LINEAR_TILE];
+            for (int i = 0; i < LINEAR_TILE; i++)
+                sums[i] = splat_integer(head->key_offsets[first + key + i]);
+            for (int32_t part = 0; part < size / 4; part++)
+                for (int i = 0; i < LINEAR_TILE; i++)
+                    sums[i] = dot_signed(sums[i], prepared[part], keys + (key + i) * size + 4 * part);
+            for (int i = 0; i < LINEAR_TILE; i++) {
+                int32_t position = first + key + i;
+                f32x16 bias = splat(position >= head->n ? -INFINITY : head->bias ? head->bias[position] * LOG2_E : 0);
+                scores[key + i] = fma16(__builtin_convertvector(sums[i], f32x16), query_scales * head->key_scales[position], bias);
+                largest = max16(scores[key + i], largest);
+            }
+        }
+        f32x16 before = peak;
+        peak = max16(largest, before);
+        f32x16 kept = exp16((before - peak) * LN_2), scale = exp16((largest - peak) * LN_2);
+        u8x64 weights[HARKEN_KEYS / 4];
+        i32x16 sum = splat_integer(0);
+        for (int part = 0; part < HARKEN_KEYS / 4; part++) {
+            i32x16 four = splat_integer(0);
+            UNROLL for (int j = 0; j < 4; j++) {
+                i32x16 integers = weights_of(largest - scores[4 * part + j]);
+                sum = sum + integers;
+                four |= integers << 8 * j;
+            }
+            weights[part] = (u8x64)four;
+        }
+        total = fma16(__builtin_convertvector(sum, f32x16), scale, total * kept);
+        for (int32_t channel = 0; channel < size; channel += LINEAR_TILE) {
+            i32x16 sums[LINEAR_TILE];
+            for (int i = 0; i < LINEAR_TILE; i++)
+                sums[i] = splat_integer(0);
+            for (int part = 0; part < HARKEN_KEYS / 4; part++)
+                for (int i = 0; i < LINEAR_TILE; i++)
+                    sums[i] = dot_unsigned(sums[i], weights[part], values + 4 * (part * size + channel + i));
+            for (int i = 0; i < LINEAR_TILE; i++)
+                totals[channel + i] = fma16(__builtin_convertvector(sums[i], f32x16), scale, totals[channel + i] * kept);
+        }
+    }
+    for (int32_t channel = 0; channel < size; channel += LANES) {
+        for (int i = 0; i < LANES; i++)
+            totals[channel + i] = totals[channel + i] / total * head->value_scales[channel + i];
+        transpose(totals + channel);
+        for (int32_t i = 0; i < n; i++)
+            store(to + i * to_stride + channel, totals[channel + i]);
+    }
+}
+
+static void head_attention(const float *queries, int64_t stride, int32_t n, const struct harken_head *head, float *to,
+                           int64_t to_stride) {
+    if (head->size == HARKEN_MAX_HEAD_SIZE)
+        head_attention_sized(queries, stride, n, head, HARKEN_MAX_HEAD_SIZE, to, to_stride);
+    else
+        head_attention_sized(queries, stride, n, head, head->size, to, to_stride);
+}
