@@ -102,7 +102,7 @@ static struct harken_linear draw_linear(int32_t rows, int32_t columns, int32_t b
 }
 
 /* The layers of odd numbers are of low rank. */
-static struct harken_encoder draw_encoder(int32_t bits) {
+static struct harken_encoder draw_encoder(int32_t bits, int32_t attention_bits) {
     int32_t wide = bits < 16 ? 16 : bits;
     struct harken_matrix none = {0};
     struct harken_encoder_layer *layers = malloc(LAYERS * sizeof *layers);
@@ -117,6 +117,7 @@ static struct harken_encoder draw_encoder(int32_t bits) {
                                    HEADS,
                                    STATE,
                                    MELS,
+                                   attention_bits,
                                    draw_matrix(STATE, 3 * MELS, wide),
                                    draw_matrix(STATE, 3 * STATE, wide),
                                    draw_floats(MOST_FRAMES / 2 * STATE, 0.5f),
@@ -365,6 +366,33 @@ static void check_largest_sums_7(int32_t n_large, float other, float size) {
     }
 }
 
+/* Query i finds key 5 i + 3 so much more alike than all others, before and after it, that it gets its value alone. A
+ * query that is not finite gets NaN, and changes no other. */
+static void check_head_attention(int32_t size) {
+    enum { N = 83, QUERIES = 11, BAD_QUERY = 4, PADDED = 2 * HARKEN_KEYS };
+    static float keys[N * HARKEN_MAX_HEAD_SIZE], values[N * HARKEN_MAX_HEAD_SIZE], y[QUERIES * HARKEN_MAX_HEAD_SIZE];
+    static float queries[QUERIES * HARKEN_MAX_HEAD_SIZE], key_scales[PADDED], value_scales[HARKEN_MAX_HEAD_SIZE];
+    static int8_t packed_keys[PADDED * HARKEN_MAX_HEAD_SIZE], packed_values[PADDED * HARKEN_MAX_HEAD_SIZE];
+    static int32_t offsets[PADDED];
+    struct harken_head head = {N, PADDED, size, packed_keys, key_scales, offsets, packed_values, value_scales, NULL};
+    struct harken_supported supported = harken_supported_kernels();
+    for (int32_t i = 0; i < N * size; i++) {
+        keys[i] = draw_float(20);
+        values[i] = draw_float(1);
+    }
+    for (int32_t i = 0; i < QUERIES * size; i++)
+        queries[i] = 20 * keys[(5 * (i / size) + 3) * size + i % size];
+    queries[BAD_QUERY * size + 7] = NAN;
+    for (int32_t i = 0; i < supported.n; i++) {
+        supported.list[i]->pack_head_keys(keys, size, N, &head);
+        supported.list[i]->pack_head_values(values, size, N, &head);
+        supported.list[i]->head_attention(queries, size, QUERIES, &head, y, size);
+        for (int32_t j = 0; j < QUERIES * size; j++)
+            if (j / size == BAD_QUERY ? !isnan(y[j]) : !(fabsf(y[j] - values[(5 * (j / size) + 3) * size + j % size]) < 5e-3f))
+                exit(10);
+    }
+}
+
 /* A number that is not finite reaches the results, and hides no logit. */
 static void check_not_finite(float number) {
     enum { AT = 21 };
@@ -471,6 +499,8 @@ int main(void) {
         check_largest_sums_7(n_large, -0.9f, 1);
         check_largest_sums_7(n_large, 0.3f, 1e-25f);
     }
+    for (int32_t size = 16; size <= HARKEN_MAX_HEAD_SIZE; size += 16)
+        check_head_attention(size);
     check_fma();
     check_sigmoid_and_tanh();
     struct harken_supported supported = harken_supported_kernels();
@@ -485,7 +515,7 @@ int main(void) {
     for (int32_t i = 0; i < 3; i++) {
         int32_t bits = (int32_t[]){4, 8, 32}[i], wide = bits == 32 ? 32 : 16;
         seed = 5;
-        struct harken_encoder encoder = draw_encoder(bits == 4 ? 7 : wide);
+        struct harken_encoder encoder = draw_encoder(bits == 4 ? 7 : wide, bits == 4 ? 8 : wide);
         seed = 7;
         struct harken_layer layers[LAYERS];
         for (int32_t layer = 0; layer < LAYERS; layer++) {
@@ -519,8 +549,8 @@ int main(void) {
                 print(encoders[i], encode(&model, &encoder, bits == 8 ? frames : fewer_frames, 5, threads, name), name,
                       threads);
             }
-            if (bits == 8)
-                print("longest-window", encode(&model, &encoder, (int32_t[]){MOST_FRAMES}, 1, 2, name), name, 2);
+            if (bits < 32)
+                print(bits == 4 ? "longest-8-bit-window" : "longest-window", encode(&model, &encoder, (int32_t[]){MOST_FRAMES}, 1, 2, name), name, 2);
         }
     }
     return 0;

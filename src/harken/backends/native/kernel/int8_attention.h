@@ -67,6 +67,33 @@ static void pack_head_values(const float *values, int64_t stride, int32_t n, con
     }
 }
 
+/* Scores of 16 queries and a block of keys, in units of which 2^x is taken; returns the largest. */
+INLINE f32x16 score_block(const struct harken_head *head, int32_t size, int32_t first, const dot_weights *queries,
+                          f32x16 query_scales, f32x16 *scores) {
+    const int8_t *keys = head->keys + (int64_t)first * size;
+    const float *scales = head->key_scales + first;
+    for (int32_t key = 0; key < HARKEN_KEYS; key += ATTENTION_TILE) {
+        f32x16 *to = scores + key;
+        i32x16 sums[ATTENTION_TILE];
+        UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
+            sums[i] = splat_integer(head->key_offsets[first + key + i]);
+        for (int32_t part = 0; part < size / 4; part++)
+            UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
+                sums[i] = dot_signed(sums[i], queries[part], keys + (key + i) * size + 4 * part);
+        UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
+            to[i] = __builtin_convertvector(sums[i], f32x16) * (query_scales * scales[key + i]);
+    }
+    for (int32_t key = 0; head->bias && key < HARKEN_KEYS && first + key < head->n; key++)
+        scores[key] = scores[key] + head->bias[first + key] * LOG2_E;
+    for (int32_t key = head->n - first; key < HARKEN_KEYS; key++)
+        scores[key] = splat(-INFINITY);
+    f32x16 largest[4] = {scores[0], scores[1], scores[2], scores[3]};
+    for (int32_t key = 4; key < HARKEN_KEYS; key += 4)
+        UNROLL for (int i = 0; i < 4; i++)
+            largest[i] = max16(scores[key + i], largest[i]);
+    return max16(max16(largest[0], largest[1]), max16(largest[2], largest[3]));
+}
+
 INLINE void head_attention_sized(const float *queries, int64_t stride, int32_t n, const struct harken_head *head,
                                  int32_t size, float *to, int64_t to_stride) {
     int8_t packed[HARKEN_MAX_HEAD_SIZE * LANES] __attribute__((aligned(64))) = {0};
@@ -78,29 +105,14 @@ INLINE void head_attention_sized(const float *queries, int64_t stride, int32_t n
         for (int32_t channel = 0; channel < size; channel += 4)
             memcpy(packed + channel * LANES + 4 * i, row + channel, 4);
     }
-    for (int32_t channel = 0; channel < size; channel++)
-        totals[channel] = splat(0);
     dot_weights prepared[HARKEN_MAX_HEAD_SIZE / 4];
     for (int32_t part = 0; part < size / 4; part++)
         prepared[part] = prepare_signed(load_bytes(packed + 4 * part * LANES));
+    for (int32_t channel = 0; channel < size; channel++)
+        totals[channel] = splat(0);
     for (int32_t first = 0; first < head->n; first += HARKEN_KEYS) {
-        const int8_t *keys = head->keys + (int64_t)first * size, *values = head->values + (int64_t)first * size;
-        f32x16 scores[HARKEN_KEYS], largest = splat(-INFINITY);
-        for (int32_t key = 0; key < HARKEN_KEYS; key += LINEAR_TILE) {
-            i32x16 sums[LINEAR_TILE];
-            for (int i = 0; i < LINEAR_TILE; i++)
-                sums[i] = splat_integer(head->key_offsets[first + key + i]);
-            for (int32_t part = 0; part < size / 4; part++)
-                for (int i = 0; i < LINEAR_TILE; i++)
-                    sums[i] = dot_signed(sums[i], prepared[part], keys + (key + i) * size + 4 * part);
-            for (int i = 0; i < LINEAR_TILE; i++) {
-                int32_t position = first + key + i;
-                f32x16 bias = splat(position >= head->n ? -INFINITY : head->bias ? head->bias[position] * LOG2_E : 0);
-                scores[key + i] = fma16(__builtin_convertvector(sums[i], f32x16), query_scales * head->key_scales[position], bias);
-                largest = max16(scores[key + i], largest);
-            }
-        }
-        f32x16 before = peak;
+        f32x16 scores[HARKEN_KEYS], before = peak;
+        f32x16 largest = score_block(head, size, first, prepared, query_scales, scores);
         peak = max16(largest, before);
         f32x16 kept = exp16((before - peak) * LN_2), scale = exp16((largest - peak) * LN_2);
         u8x64 weights[HARKEN_KEYS / 4];
@@ -115,14 +127,15 @@ INLINE void head_attention_sized(const float *queries, int64_t stride, int32_t n
             weights[part] = (u8x64)four;
         }
         total = fma16(__builtin_convertvector(sum, f32x16), scale, total * kept);
-        for (int32_t channel = 0; channel < size; channel += LINEAR_TILE) {
-            i32x16 sums[LINEAR_TILE];
-            for (int i = 0; i < LINEAR_TILE; i++)
+        const int8_t *values = head->values + (int64_t)first * size;
+        for (int32_t channel = 0; channel < size; channel += ATTENTION_TILE) {
+            i32x16 sums[ATTENTION_TILE];
+            UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
                 sums[i] = splat_integer(0);
             for (int part = 0; part < HARKEN_KEYS / 4; part++)
-                for (int i = 0; i < LINEAR_TILE; i++)
+                UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
                     sums[i] = dot_unsigned(sums[i], weights[part], values + 4 * (part * size + channel + i));
-            for (int i = 0; i < LINEAR_TILE; i++)
+            UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
                 totals[channel + i] = fma16(__builtin_convertvector(sums[i], f32x16), scale, totals[channel + i] * kept);
         }
     }

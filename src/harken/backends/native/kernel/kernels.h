@@ -7,7 +7,6 @@
 enum {
     HARKEN_MAX_HEAD_SIZE = 64, /* that of every published Whisper */
     HARKEN_ROWS = 12,      /* rows of the largest tile of any processor */
-    HARKEN_VECTORS = 8,    /* the same of weights with 7 bits, without AMX */
     HARKEN_SMALL_TILE = 6, /* there is a tile for every number of rows up to it */
     HARKEN_KEYS = 64,       /* whose weights in the encoder's attention have one scale */
     HARKEN_BLOCK_ROWS = 48, /* positions of an item: whole tiles of rows, which share each weight that is read */

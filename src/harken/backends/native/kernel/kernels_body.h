@@ -8,6 +8,14 @@
 #define ROW_TILE 6
 #define GROUP_TILE 1
 #endif
+#ifdef PAIR_TILE /* vectors that share what is read of two groups with weights of 7 bits */
+#define VECTORS_SHARING PAIR_TILE
+#else
+#define VECTORS_SHARING 8
+#endif
+#ifndef ATTENTION_TILE
+#define ATTENTION_TILE LINEAR_TILE /* keys, or channels, whose sums are in work */
+#endif
 
 #include "kernels.h"
 #include "simd.h"
@@ -249,7 +257,7 @@ static int32_t sample(const float *x, int32_t n, float temperature, double unifo
         },                                                                                                             \
     }
 
-const struct harken_kernels JOIN(harken_kernels_, KERNELS_NAME)[2] = KERNELS(KERNELS_NAME, HARKEN_VECTORS, linear);
+const struct harken_kernels JOIN(harken_kernels_, KERNELS_NAME)[2] = KERNELS(KERNELS_NAME, VECTORS_SHARING, linear);
 #ifdef WITH_TILES
 const struct harken_kernels harken_kernels_amx[2] = KERNELS(amx, TILE_VECTORS, tile_linear);
 #endif

@@ -34,7 +34,7 @@ INLINE void dot_block_8(const int8_t *weights, const int8_t *x, int64_t stride, 
 /* The sums of a block with weights of 7 bits. They start so that weights count from 0; `offset_7` says from the sum of a
  * block's values, and that of its even pairs of columns, what is kept for that. */
 typedef i32x16 sums_7;
-#define COLUMNS_IN_TURN
+#define COLUMNS_IN_TURN UNROLL
 
 INLINE uint32_t offset_7(uint32_t total, uint32_t even_total) {
     (void)even_total;
@@ -54,24 +54,30 @@ INLINE i32x16 end_7(sums_7 sums) {
 }
 #endif
 
-/* The products of one block with weights of 7 bits, stored as unsigned numbers. */
-INLINE void dot_block_7(const int8_t *weights, const int8_t *x, int64_t stride, const int32_t *offsets,
-                        int64_t n_blocks, int n, i32x16 *sums) {
-    sums_7 own[LINEAR_TILE];
+/* The products of one block of a group, or of two that are `next` bytes apart, with weights of 7 bits, stored as unsigned
+ * numbers. */
+INLINE void dot_block_7(const int8_t *weights, int64_t next, int n_groups, const int8_t *x, int64_t stride,
+                        const int32_t *offsets, int64_t n_blocks, int n, i32x16 (*sums)[LINEAR_TILE]) {
+    sums_7 own[2][LINEAR_TILE];
     int first = 0;
     for (int i = 0; i < n; i++)
-        own[i] = start_7(offsets[i * n_blocks]);
+        for (int g = 0; g < n_groups; g++)
+            own[g][i] = start_7(offsets[i * n_blocks]);
 #ifdef DOT_BLOCK_PAIR
     for (; first + 2 <= n; first += 2)
-        dot_block_pair(weights, x + first * stride, stride, own + first);
+        dot_block_pair(weights, x + first * stride, stride, own[0] + first);
 #endif
     COLUMNS_IN_TURN for (int column = 0; column < HARKEN_BLOCK; column += 4) {
-        u8x64 loaded = (u8x64)load_bytes(weights + column * HARKEN_GROUP);
+        u8x64 loaded[2];
+        for (int g = 0; g < n_groups; g++)
+            loaded[g] = (u8x64)load_bytes(weights + g * next + column * HARKEN_GROUP);
         for (int i = first; i < n; i++)
-            own[i] = dot_7(own[i], loaded, x + i * stride + column);
+            for (int g = 0; g < n_groups; g++)
+                own[g][i] = dot_7(own[g][i], loaded[g], x + i * stride + column);
     }
     for (int i = 0; i < n; i++)
-        sums[i] = end_7(own[i]);
+        for (int g = 0; g < n_groups; g++)
+            sums[g][i] = end_7(own[g][i]);
 }
 
 INLINE void dot_block_4(const int8_t *weights, const int8_t *x, int64_t stride, int n, i32x16 *sums) {
@@ -118,40 +124,45 @@ INLINE void write_totals(const struct harken_matrix *matrix, int64_t group, cons
     }
 }
 
-/* The rows of a group times vectors `first` to `first + n`. */
-INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
-                        int64_t first, int n, int bits, enum harken_output output, void *const *y,
-                        int64_t shift) {
-    int64_t n_blocks = matrix->columns / HARKEN_BLOCK;
-    const int8_t *weights = (const int8_t *)matrix->weights + group * n_blocks * block_bytes(matrix);
+/* The rows of a group, or with 7 bits of two, times vectors `first` to `first + n`. */
+INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n_groups,
+                        const struct harken_activations *x, int64_t first, int n, int bits,
+                        enum harken_output output, void *const *y, int64_t shift) {
+    int64_t n_blocks = matrix->columns / HARKEN_BLOCK, next = n_blocks * block_bytes(matrix);
+    const int8_t *weights = (const int8_t *)matrix->weights + group * next;
     const uint16_t *scales = (const uint16_t *)matrix->scales + group * n_blocks * HARKEN_GROUP;
     const int8_t *values = (const int8_t *)x->values + first * matrix->columns;
     const float *x_scales = x->scales + first * n_blocks;
     const int32_t *offsets = x->offsets + first * n_blocks;
-    f32x16 totals[LINEAR_TILE];
+    f32x16 totals[2][LINEAR_TILE];
     for (int i = 0; i < n; i++)
-        totals[i] = splat(0);
+        for (int g = 0; g < n_groups; g++)
+            totals[g][i] = splat(0);
     for (int64_t block = 0; block < n_blocks; block++) {
-        i32x16 sums[LINEAR_TILE];
-        if (first == 0 && n > 1)
-            fetch_blocks(weights, scales, block_bytes(matrix));
+        i32x16 sums[2][LINEAR_TILE];
+        for (int g = 0; first == 0 && n > 1 && g < n_groups; g++)
+            fetch_blocks(weights + g * next, scales + g * n_blocks * HARKEN_GROUP, block_bytes(matrix));
         for (int i = 0; bits != 7 && i < n; i++)
-            sums[i] = splat_integer(first_sum(offsets[i * n_blocks + block], bits));
+            sums[0][i] = splat_integer(first_sum(offsets[i * n_blocks + block], bits));
         if (bits == 8)
-            dot_block_8(weights, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
+            dot_block_8(weights, values + block * HARKEN_BLOCK, matrix->columns, n, sums[0]);
         else if (bits == 7)
-            dot_block_7(weights, values + block * HARKEN_BLOCK, matrix->columns, offsets + block, n_blocks, n, sums);
+            dot_block_7(weights, next, n_groups, values + block * HARKEN_BLOCK, matrix->columns, offsets + block,
+                        n_blocks, n, sums);
         else
-            dot_block_4(weights, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
-        f32x16 scale = load_bfloat(scales);
-        for (int i = 0; i < n; i++) {
-            f32x16 both = scale * x_scales[i * n_blocks + block];
-            totals[i] = fma16(__builtin_convertvector(sums[i], f32x16), both, totals[i]);
+            dot_block_4(weights, values + block * HARKEN_BLOCK, matrix->columns, n, sums[0]);
+        for (int g = 0; g < n_groups; g++) {
+            f32x16 scale = load_bfloat(scales + g * n_blocks * HARKEN_GROUP);
+            for (int i = 0; i < n; i++) {
+                f32x16 both = scale * x_scales[i * n_blocks + block];
+                totals[g][i] = fma16(__builtin_convertvector(sums[g][i], f32x16), both, totals[g][i]);
+            }
         }
         weights += block_bytes(matrix);
         scales += HARKEN_GROUP;
     }
-    write_totals(matrix, group, totals, n, output, y + first, shift);
+    for (int g = 0; g < n_groups; g++)
+        write_totals(matrix, group + g, totals[g], n, output, y + first, shift);
 }
 
 /* A copy of `linear_tile` for every number of vectors, so that the sums stay in registers. */
@@ -160,11 +171,11 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const
                            int64_t first, enum harken_output output, void *const *y,                                   \
                            int64_t shift) {                                                                            \
         if (matrix->bits == 4)                                                                                         \
-            linear_tile(matrix, group, x, first, n, 4, output, y, shift);                                              \
+            linear_tile(matrix, group, 1, x, first, n, 4, output, y, shift);                                           \
         else if (matrix->bits == 7)                                                                                    \
-            linear_tile(matrix, group, x, first, n, 7, output, y, shift);                                              \
+            linear_tile(matrix, group, 1, x, first, n, 7, output, y, shift);                                           \
         else                                                                                                           \
-            linear_tile(matrix, group, x, first, n, 8, output, y, shift);                                              \
+            linear_tile(matrix, group, 1, x, first, n, 8, output, y, shift);                                           \
     }
 TILE_OF(1)
 TILE_OF(2)
@@ -177,6 +188,14 @@ TILE_OF(7)
 TILE_OF(8)
 #endif
 #undef TILE_OF
+
+#ifdef PAIR_TILE
+/* Two groups share each number that is read of the vectors. */
+static void linear_pair(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
+                        int64_t first, enum harken_output output, void *const *y, int64_t shift) {
+    linear_tile(matrix, group, 2, x, first, PAIR_TILE, 7, output, y, shift);
+}
+#endif
 
 #ifdef WITH_TILES
 /* Linear layers of 16 vectors and more with weights of 7 bits, in the matrix registers of AMX: the integers that
@@ -283,8 +302,13 @@ INLINE void linear_groups(const struct harken_matrix *matrix, int32_t first_grou
         linear_5, linear_6, linear_7, linear_8,
 #endif
     };
-    for (int64_t group = first_group; group < end_group; group++) {
+    for (int64_t group = first_group, taken = 1; group < end_group; group += taken) {
         int64_t first = 0;
+#ifdef PAIR_TILE
+        taken = matrix->bits == 7 && !n_in_tiles && end_group - group >= 2 ? 2 : 1;
+        for (; taken == 2 && first + PAIR_TILE <= n; first += PAIR_TILE)
+            linear_pair(matrix, group, x, first, output, y, shift);
+#endif
 #ifdef WITH_TILES
         for (; first < n_in_tiles; first += TILE_VECTORS)
             multiply_tiles(matrix, group, x, first, output, y, shift);
@@ -293,10 +317,11 @@ INLINE void linear_groups(const struct harken_matrix *matrix, int32_t first_grou
 #endif
         for (; first < n; first += LINEAR_TILE) {
             int64_t size = n - first < LINEAR_TILE ? n - first : LINEAR_TILE;
-            tiles[size - 1](matrix, group, x, first, output, y, shift);
+            for (int64_t own = group; own < group + taken; own++)
+                tiles[size - 1](matrix, own, x, first, output, y, shift);
         }
         for (int32_t i = 0; output == HARKEN_GELU && i < n; i++)
-            gelu_row((float *)y[i] + shift + group * HARKEN_GROUP, HARKEN_GROUP);
+            gelu_row((float *)y[i] + shift + group * HARKEN_GROUP, taken * HARKEN_GROUP);
     }
 }
 
