@@ -371,10 +371,12 @@ static void check_largest_sums_7(int32_t n_large, float other, float size) {
 static void check_head_attention(int32_t size) {
     enum { N = 83, QUERIES = 11, BAD_QUERY = 4, PADDED = 2 * HARKEN_KEYS };
     static float keys[N * HARKEN_MAX_HEAD_SIZE], values[N * HARKEN_MAX_HEAD_SIZE], y[QUERIES * HARKEN_MAX_HEAD_SIZE];
-    static float queries[QUERIES * HARKEN_MAX_HEAD_SIZE], key_scales[PADDED], value_scales[HARKEN_MAX_HEAD_SIZE];
+    static float queries[QUERIES * HARKEN_MAX_HEAD_SIZE], key_scales[PADDED];
     static int8_t packed_keys[PADDED * HARKEN_MAX_HEAD_SIZE], packed_values[PADDED * HARKEN_MAX_HEAD_SIZE];
-    static int32_t offsets[PADDED];
-    struct harken_head head = {N, PADDED, size, packed_keys, key_scales, offsets, packed_values, value_scales, NULL};
+    static float value_scales[PADDED / HARKEN_KEYS * HARKEN_MAX_HEAD_SIZE];
+    static int32_t key_offsets[PADDED], value_offsets[PADDED / HARKEN_KEYS * HARKEN_MAX_HEAD_SIZE];
+    struct harken_head head = {N, PADDED, size, packed_keys, key_scales, packed_values, value_scales, key_offsets,
+                               value_offsets, NULL};
     struct harken_supported supported = harken_supported_kernels();
     for (int32_t i = 0; i < N * size; i++) {
         keys[i] = draw_float(20);

@@ -223,9 +223,10 @@ static void take_heads(struct work *work, struct harken_arena *arena) {
         struct harken_head head = {.n = work->n_keys, .padded = (int32_t)padded, .size = work->head_size};
         head.keys = harken_take(arena, padded * size, sizeof *head.keys);
         head.key_scales = harken_take(arena, padded, sizeof *head.key_scales);
-        head.key_offsets = harken_take(arena, padded, sizeof *head.key_offsets);
         head.values = harken_take(arena, padded * size, sizeof *head.values);
-        head.value_scales = harken_take(arena, size, sizeof *head.value_scales);
+        head.value_scales = harken_take(arena, padded / HARKEN_KEYS * size, sizeof *head.value_scales);
+        head.key_offsets = harken_take(arena, padded, sizeof *head.key_offsets);
+        head.value_offsets = harken_take(arena, padded / HARKEN_KEYS * size, sizeof *head.value_offsets);
         head.bias = work->chunk->key_bias;
         if (arena->memory)
             work->heads[i] = head;

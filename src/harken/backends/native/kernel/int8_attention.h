@@ -11,12 +11,12 @@
 
 static const float LOG2_E = 1.44269504088896341f, LN_2 = 0.693147180559945309f;
 
-/* 127 * 2^-x as an integer, for x of at least 0; 0 where x is not a number. By a polynomial for the fraction, to 0.2 %. */
+/* 255 * 2^-x as an integer, for x of at least 0; 0 where x is not a number. By a polynomial for the fraction, to 0.2 %. */
 INLINE i32x16 weights_of(f32x16 x) {
     i32x16 most = (i32x16)splat(30);
     x = (f32x16)__builtin_elementwise_min((i32x16)x, most); /* which compare as their bits do, NaN as the largest */
     f32x16 shifted = ROUNDER - x, r = (ROUNDER - shifted) - x;
-    f32x16 p = fma16(fma16(splat(30.2804734f), r, splat(89.3378966f)), r, splat(127.056279f));
+    f32x16 p = fma16(fma16(splat(60.7993745f), r, splat(179.379243f)), r, splat(255.113001f));
     return round_to_integer((f32x16)((i32x16)p + ((i32x16)shifted << 23)));
 }
 
@@ -49,20 +49,26 @@ static void pack_head_keys(const float *keys, int64_t stride, int32_t n, const s
 }
 
 static void pack_head_values(const float *values, int64_t stride, int32_t n, const struct harken_head *to) {
-    for (int32_t channel = 0; channel < to->size; channel += LANES) {
-        i32x16 largest = splat_integer(0);
-        for (int32_t i = 0; i < n; i++)
-            largest = __builtin_elementwise_max(largest, magnitude_bits(load(values + i * stride + channel)));
-        f32x16 peaks = (f32x16)largest, factors = 127.0f / peaks;
-        factors = (f32x16)((i32x16)factors & (peaks > SMALLEST_PEAK));
-        store(to->value_scales + channel, peaks * (1.0f / 127)); /* of a number that is not finite, infinite or NaN */
-        for (int32_t i = 0; i < to->padded; i += 4) {
-            u32x16 four = {0};
-            for (int32_t j = 0; j < 4 && i + j < n; j++) {
-                f32x16 scaled = load(values + (i + j) * stride + channel) * factors;
-                four |= ((u32x16)round_to_integer(scaled) & 0xff) << 8 * j;
+    for (int32_t first = 0; first < to->padded; first += HARKEN_KEYS) {
+        int32_t end = n - first < HARKEN_KEYS ? n : first + HARKEN_KEYS;
+        for (int32_t channel = 0; channel < to->size; channel += LANES) {
+            int64_t place = first / HARKEN_KEYS * to->size + channel;
+            i32x16 largest = splat_integer(0), totals = splat_integer(0);
+            for (int32_t i = first; i < end; i++)
+                largest = __builtin_elementwise_max(largest, magnitude_bits(load(values + i * stride + channel)));
+            f32x16 peaks = (f32x16)largest, factors = (f32x16)((i32x16)(127.0f / peaks) & (peaks > SMALLEST_PEAK));
+            for (int32_t i = first; i < first + HARKEN_KEYS; i += 4) {
+                i32x16 four = splat_integer(0);
+                for (int32_t j = 0; j < 4 && i + j < end; j++) {
+                    i32x16 integers = round_to_integer(load(values + (i + j) * stride + channel) * factors);
+                    totals = totals + integers;
+                    four |= (integers & 0xff) << 8 * j;
+                }
+                memcpy(to->values + (int64_t)i * to->size + 4 * channel, &four, sizeof four);
             }
-            memcpy(to->values + (int64_t)i * to->size + 4 * channel, &four, sizeof four);
+            totals = WEIGHTS_ARE_UNSIGNED ? splat_integer(0) : 128 * totals;
+            memcpy(to->value_offsets + place, &totals, sizeof totals);
+            store(to->value_scales + place, peaks * (1.0f / 127)); /* where a number is not finite, infinite or NaN */
         }
     }
 }
@@ -115,7 +121,7 @@ INLINE void head_attention_sized(const float *queries, int64_t stride, int32_t n
         f32x16 largest = score_block(head, size, first, prepared, query_scales, scores);
         peak = max16(largest, before);
         f32x16 kept = exp16((before - peak) * LN_2), scale = exp16((largest - peak) * LN_2);
-        u8x64 weights[HARKEN_KEYS / 4];
+        dot_weights weights[HARKEN_KEYS / 4];
         i32x16 sum = splat_integer(0);
         for (int part = 0; part < HARKEN_KEYS / 4; part++) {
             i32x16 four = splat_integer(0);
@@ -124,24 +130,27 @@ INLINE void head_attention_sized(const float *queries, int64_t stride, int32_t n
                 sum = sum + integers;
                 four |= integers << 8 * j;
             }
-            weights[part] = (u8x64)four;
+            weights[part] = prepare_signed((i8x64)four ^ -128);
         }
         total = fma16(__builtin_convertvector(sum, f32x16), scale, total * kept);
         const int8_t *values = head->values + (int64_t)first * size;
+        const int32_t *offsets = head->value_offsets + first / HARKEN_KEYS * size;
+        const float *value_scales = head->value_scales + first / HARKEN_KEYS * size;
         for (int32_t channel = 0; channel < size; channel += ATTENTION_TILE) {
             i32x16 sums[ATTENTION_TILE];
             UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
-                sums[i] = splat_integer(0);
+                sums[i] = splat_integer(offsets[channel + i]);
             for (int part = 0; part < HARKEN_KEYS / 4; part++)
                 UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
-                    sums[i] = dot_unsigned(sums[i], weights[part], values + 4 * (part * size + channel + i));
+                    sums[i] = dot_signed(sums[i], weights[part], values + 4 * (part * size + channel + i));
             UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
-                totals[channel + i] = fma16(__builtin_convertvector(sums[i], f32x16), scale, totals[channel + i] * kept);
+                totals[channel + i] = fma16(__builtin_convertvector(sums[i], f32x16), scale * value_scales[channel + i],
+                                            totals[channel + i] * kept);
         }
     }
     for (int32_t channel = 0; channel < size; channel += LANES) {
         for (int i = 0; i < LANES; i++)
-            totals[channel + i] = totals[channel + i] / total * head->value_scales[channel + i];
+            totals[channel + i] = totals[channel + i] / total;
         transpose(totals + channel);
         for (int32_t i = 0; i < n; i++)
             store(to + i * to_stride + channel, totals[channel + i]);

@@ -33,9 +33,9 @@ struct harken_head {
     int32_t n, padded, size; /* positions, the same rounded up to a multiple of HARKEN_KEYS, and channels */
     int8_t *keys;            /* (padded, size) */
     float *key_scales;       /* (padded) */
-    int32_t *key_offsets;    /* (padded): what the sums of the instruction set start with */
     int8_t *values;          /* (padded / 4, size, 4 positions) */
-    float *value_scales;     /* (size) */
+    float *value_scales;     /* (padded / HARKEN_KEYS, size) */
+    int32_t *key_offsets, *value_offsets; /* as many as scales: with what the sums of products start */
     const float *bias;       /* (n): added to the scores of each key; or NULL */
 };
 
