@@ -44,6 +44,7 @@ class BackendCase:
 
     tolerance: float  # in standard deviations of the reference logits
     reason: str  # source of the difference, and its measured size
+    encoder: float | None = None  # the same of the encoder's output, where less is allowed
 
 
 BY_DAY = ("onnx-fp32", "native-fp32", "native-int8", "torch-graphs")
@@ -54,7 +55,9 @@ BACKENDS = {
     "onnx-bf16": BackendCase(tolerance=0.08, reason="8-bit mantissa in the encoder; measured 0.04"),
     "onnx-int8": BackendCase(tolerance=0.25, reason="8-bit weights and activations; measured 0.12"),
     "native-fp32": BackendCase(tolerance=2e-5, reason="sums in another order; measured 4e-6"),
-    "native-int8": BackendCase(tolerance=0.2, reason="8-bit weights and activations; measured 0.14"),
+    "native-int8": BackendCase(
+        tolerance=0.25, encoder=0.1, reason="8-bit weights, activations and attention; measured 0.21, encoder 0.09"
+    ),
     "torch-fp32": BackendCase(tolerance=2e-5, reason="sums in another order; measured 3e-6"),
     "torch-graphs": BackendCase(tolerance=2e-5, reason="fp32 with steps recorded and replayed as on CUDA"),
     "torch-fp16": BackendCase(tolerance=0.02, reason="11-bit mantissa throughout; measured 0.008"),

@@ -11,10 +11,10 @@
 
 static const float LOG2_E = 1.44269504088896341f, LN_2 = 0.693147180559945309f;
 
-/* 255 * 2^-x as an integer, for x of at least 0; 0 where x is not a number. By a polynomial for the fraction, to 0.2 %. */
-INLINE i32x16 weights_of(f32x16 x) {
+/* 255 * 2^-x as an integer, for x of at least 0; the fraction of x by a polynomial, to 0.2 %. */
+INLINE i32x16 integer_weights(f32x16 x) {
     i32x16 most = (i32x16)splat(30);
-    x = (f32x16)__builtin_elementwise_min((i32x16)x, most); /* which compare as their bits do, NaN as the largest */
+    x = (f32x16)__builtin_elementwise_min((i32x16)x, most); /* which compare as their bits do */
     f32x16 shifted = ROUNDER - x, r = (ROUNDER - shifted) - x;
     f32x16 p = fma16(fma16(splat(60.7993745f), r, splat(179.379243f)), r, splat(255.113001f));
     return round_to_integer((f32x16)((i32x16)p + ((i32x16)shifted << 23)));
@@ -73,12 +73,12 @@ static void pack_head_values(const float *values, int64_t stride, int32_t n, con
     }
 }
 
-/* Scores of 16 queries and a block of keys, in units of which 2^x is taken; returns the largest. */
+/* The scores of a block of keys, of which 2^x is taken; returns the largest of each query. */
 INLINE f32x16 score_block(const struct harken_head *head, int32_t size, int32_t first, const dot_weights *queries,
                           f32x16 query_scales, f32x16 *scores) {
     const int8_t *keys = head->keys + (int64_t)first * size;
-    const float *scales = head->key_scales + first;
     for (int32_t key = 0; key < HARKEN_KEYS; key += ATTENTION_TILE) {
+        const float *key_scales = head->key_scales + first + key;
         f32x16 *to = scores + key;
         i32x16 sums[ATTENTION_TILE];
         UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
@@ -87,66 +87,77 @@ INLINE f32x16 score_block(const struct harken_head *head, int32_t size, int32_t 
             UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
                 sums[i] = dot_signed(sums[i], queries[part], keys + (key + i) * size + 4 * part);
         UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
-            to[i] = __builtin_convertvector(sums[i], f32x16) * (query_scales * scales[key + i]);
+            to[i] = __builtin_convertvector(sums[i], f32x16) * (query_scales * key_scales[i]);
     }
     for (int32_t key = 0; head->bias && key < HARKEN_KEYS && first + key < head->n; key++)
         scores[key] = scores[key] + head->bias[first + key] * LOG2_E;
     for (int32_t key = head->n - first; key < HARKEN_KEYS; key++)
         scores[key] = splat(-INFINITY);
-    f32x16 largest[4] = {scores[0], scores[1], scores[2], scores[3]};
+    f32x16 largest[4] = {scores[0], scores[1], scores[2], scores[3]}; /* a comparison waits for the one before */
     for (int32_t key = 4; key < HARKEN_KEYS; key += 4)
         UNROLL for (int i = 0; i < 4; i++)
             largest[i] = max16(scores[key + i], largest[i]);
     return max16(max16(largest[0], largest[1]), max16(largest[2], largest[3]));
 }
 
+/* The weights of a block, relative to the largest; returns their sum. */
+INLINE i32x16 weigh_block(const f32x16 *scores, f32x16 largest, dot_weights *weights) {
+    i32x16 total = splat_integer(0);
+    for (int part = 0; part < HARKEN_KEYS / 4; part++) {
+        i32x16 four = splat_integer(0);
+        UNROLL for (int j = 0; j < 4; j++) {
+            i32x16 integers = integer_weights(largest - scores[4 * part + j]);
+            total = total + integers;
+            four |= integers << 8 * j;
+        }
+        weights[part] = prepare_signed((i8x64)four ^ -128);
+    }
+    return total;
+}
+
+/* totals = totals * kept + the values of a block times their weights * scale. */
+INLINE void mix_block(const struct harken_head *head, int32_t size, int32_t first, const dot_weights *weights,
+                      f32x16 scale, f32x16 kept, f32x16 *totals) {
+    const int8_t *values = head->values + (int64_t)first * size;
+    int32_t block = first / HARKEN_KEYS;
+    for (int32_t channel = 0; channel < size; channel += ATTENTION_TILE) {
+        const float *value_scales = head->value_scales + block * size + channel;
+        f32x16 *to = totals + channel;
+        i32x16 sums[ATTENTION_TILE];
+        UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
+            sums[i] = splat_integer(head->value_offsets[block * size + channel + i]);
+        for (int part = 0; part < HARKEN_KEYS / 4; part++)
+            UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
+                sums[i] = dot_signed(sums[i], weights[part], values + 4 * (part * size + channel + i));
+        UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
+            to[i] = fma16(__builtin_convertvector(sums[i], f32x16), scale * value_scales[i], to[i] * kept);
+    }
+}
+
 INLINE void head_attention_sized(const float *queries, int64_t stride, int32_t n, const struct harken_head *head,
                                  int32_t size, float *to, int64_t to_stride) {
-    int8_t packed[HARKEN_MAX_HEAD_SIZE * LANES] __attribute__((aligned(64))) = {0};
-    f32x16 query_scales = splat(0), totals[HARKEN_MAX_HEAD_SIZE], total = splat(0), peak = splat(-INFINITY);
+    int8_t rows[HARKEN_MAX_HEAD_SIZE * LANES] __attribute__((aligned(64))) = {0}; /* (size / 4, 16 queries, 4) */
+    dot_weights prepared[HARKEN_MAX_HEAD_SIZE / 4], weights[HARKEN_KEYS / 4];
+    f32x16 query_scales = splat(0), scores[HARKEN_KEYS], totals[HARKEN_MAX_HEAD_SIZE];
     for (int32_t i = 0; i < n; i++) {
         int8_t row[HARKEN_MAX_HEAD_SIZE];
         int32_t unused;
         query_scales[i] = quantise_head(queries + i * stride, size, row, &unused) * LOG2_E;
         for (int32_t channel = 0; channel < size; channel += 4)
-            memcpy(packed + channel * LANES + 4 * i, row + channel, 4);
+            memcpy(rows + channel * LANES + 4 * i, row + channel, 4);
     }
-    dot_weights prepared[HARKEN_MAX_HEAD_SIZE / 4];
     for (int32_t part = 0; part < size / 4; part++)
-        prepared[part] = prepare_signed(load_bytes(packed + 4 * part * LANES));
+        prepared[part] = prepare_signed(load_bytes(rows + 4 * part * LANES));
     for (int32_t channel = 0; channel < size; channel++)
         totals[channel] = splat(0);
+    f32x16 total = splat(0), peak = splat(-INFINITY);
     for (int32_t first = 0; first < head->n; first += HARKEN_KEYS) {
-        f32x16 scores[HARKEN_KEYS], before = peak;
-        f32x16 largest = score_block(head, size, first, prepared, query_scales, scores);
+        f32x16 largest = score_block(head, size, first, prepared, query_scales, scores), before = peak;
         peak = max16(largest, before);
         f32x16 kept = exp16((before - peak) * LN_2), scale = exp16((largest - peak) * LN_2);
-        dot_weights weights[HARKEN_KEYS / 4];
-        i32x16 sum = splat_integer(0);
-        for (int part = 0; part < HARKEN_KEYS / 4; part++) {
-            i32x16 four = splat_integer(0);
-            UNROLL for (int j = 0; j < 4; j++) {
-                i32x16 integers = weights_of(largest - scores[4 * part + j]);
-                sum = sum + integers;
-                four |= integers << 8 * j;
-            }
-            weights[part] = prepare_signed((i8x64)four ^ -128);
-        }
+        i32x16 sum = weigh_block(scores, largest, weights);
         total = fma16(__builtin_convertvector(sum, f32x16), scale, total * kept);
-        const int8_t *values = head->values + (int64_t)first * size;
-        const int32_t *offsets = head->value_offsets + first / HARKEN_KEYS * size;
-        const float *value_scales = head->value_scales + first / HARKEN_KEYS * size;
-        for (int32_t channel = 0; channel < size; channel += ATTENTION_TILE) {
-            i32x16 sums[ATTENTION_TILE];
-            UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
-                sums[i] = splat_integer(offsets[channel + i]);
-            for (int part = 0; part < HARKEN_KEYS / 4; part++)
-                UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
-                    sums[i] = dot_signed(sums[i], weights[part], values + 4 * (part * size + channel + i));
-            UNROLL for (int i = 0; i < ATTENTION_TILE; i++)
-                totals[channel + i] = fma16(__builtin_convertvector(sums[i], f32x16), scale * value_scales[channel + i],
-                                            totals[channel + i] * kept);
-        }
+        mix_block(head, size, first, weights, scale, kept, totals);
     }
     for (int32_t channel = 0; channel < size; channel += LANES) {
         for (int i = 0; i < LANES; i++)
