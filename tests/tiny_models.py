@@ -56,7 +56,9 @@ BACKENDS = {
     "onnx-int8": BackendCase(tolerance=0.25, reason="8-bit weights and activations; measured 0.12"),
     "native-fp32": BackendCase(tolerance=2e-5, reason="sums in another order; measured 4e-6"),
     "native-int8": BackendCase(
-        tolerance=0.25, encoder=0.1, reason="8-bit weights, activations and attention; measured 0.21, encoder 0.09"
+        tolerance=0.25,
+        encoder=0.1,
+        reason="8-bit weights, activations and attention; measured 0.21, encoder 0.09",
     ),
     "torch-fp32": BackendCase(tolerance=2e-5, reason="sums in another order; measured 3e-6"),
     "torch-graphs": BackendCase(tolerance=2e-5, reason="fp32 with steps recorded and replayed as on CUDA"),
