@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from contextlib import suppress
@@ -14,6 +15,8 @@ from harken.errors import BackendUnavailable
 
 ABI_VERSION = 15
 REBUILD = "pip install . in a clone of harken builds it again"
+CONTAINER_SHARE = Path("/sys/fs/cgroup/cpu.max")
+"""Microseconds of processor time that a container gets in a period, and the period (Linux control groups 2)."""
 _ELF_HEADER = Struct("<40x Q 10x H H 2x")  # of 64 bits: offset, size and number of the sections
 _SUFFIXES = {"win32": "dll", "darwin": "dylib"}
 
@@ -75,8 +78,12 @@ def _build_failure(path: Path) -> str:
 
 
 def usable_processors() -> int:
-    """Return the number of processors that this process may use."""
+    """Return the number of processors that this process may use, in a container as many as its share of time fills."""
+    usable = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         with suppress(OSError):  # a sandbox may refuse the call
-            return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+            usable = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):  # no container, or "max", which is no limit
+        quota, period = map(int, CONTAINER_SHARE.read_text("utf-8").split())
+        usable = min(usable, max(1, math.ceil(quota / period)))
+    return usable

@@ -63,6 +63,17 @@ def test_processors_are_counted_where_a_sandbox_tells_no_affinity(monkeypatch):
     assert compiled_library.usable_processors() == os.cpu_count()
 
 
+@pytest.mark.parametrize(
+    ("share", "expected"), [("max 100000", 8), ("150000 100000", 2), ("10000 100000", 1), ("1600000 100000", 8)]
+)
+def test_container_with_a_share_of_the_processors_gets_as_many_threads(tmp_path, monkeypatch, share, expected):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(8)}, raising=False)
+    monkeypatch.setattr(compiled_library, "CONTAINER_SHARE", tmp_path / "cpu.max")
+    (tmp_path / "cpu.max").write_text(f"{share}\n")
+    assert compiled_library.usable_processors() == expected
+
+
 def test_log_mel_falls_back_to_numpy(monkeypatch):
     samples = np.random.default_rng(0).standard_normal(4000).astype(np.float32)
     monkeypatch.setattr("harken.audio.mel.load_library", compiled_library.load_library)
