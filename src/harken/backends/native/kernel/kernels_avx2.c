@@ -63,8 +63,8 @@ typedef struct {
 #define COLUMNS_IN_TURN _Pragma("clang loop unroll(disable)") /* else the weights of all columns go to the stack */
 
 /* Two int16, for even pairs of columns and for the others. */
-INLINE uint32_t offset_7(uint32_t total, uint32_t even_total) {
-    return (-64u * even_total & 0xffff) | -64u * (total - even_total) << 16;
+INLINE u32x16 offset_7(u32x16 totals, u32x16 even_totals) {
+    return (-64u * even_totals & 0xffff) | -64u * (totals - even_totals) << 16;
 }
 
 INLINE sums_7 start_7(int32_t offset) {

@@ -31,14 +31,14 @@ INLINE void dot_block_8(const int8_t *weights, const int8_t *x, int64_t stride, 
 }
 
 #ifndef SUMS_OF_PAIRS
-/* The sums of a block with weights of 7 bits. They start so that weights count from 0; `offset_7` says from the sum of a
- * block's values, and that of its even pairs of columns, what is kept for that. */
+/* The sums of a block with weights of 7 bits. They start so that weights count from 0; `offset_7` says from the sums of
+ * values of blocks, and those of their even pairs of columns, what is kept for that. */
 typedef i32x16 sums_7;
 #define COLUMNS_IN_TURN UNROLL
 
-INLINE uint32_t offset_7(uint32_t total, uint32_t even_total) {
-    (void)even_total;
-    return -64u * total;
+INLINE u32x16 offset_7(u32x16 totals, u32x16 even_totals) {
+    (void)even_totals;
+    return -64u * totals;
 }
 
 INLINE sums_7 start_7(int32_t offset) {
@@ -377,8 +377,8 @@ static void complete(const struct harken_matrix *matrix, int32_t first_group, in
     }
 }
 
-/* x, or x with mean 0 and variance 1, as integers with a scale for every block. Magnitudes are compared by their bits,
- * among which NaN is the largest: a block with a number that is not finite gets the scale NaN.
+/* x, or x with mean 0 and variance 1, as integers with a scale for every block; a lane of 16 is a block. Magnitudes are
+ * compared by their bits, among which NaN is the largest: a block with a number that is not finite gets the scale NaN.
  *
  * For weights of 7 bits each half of a block, its even or its odd pairs of columns, has a norm of at most
  * LARGEST_HALF_NORM. That of the weights is at most 140. By the inequality of Cauchy and Schwarz the sum of the products
@@ -390,34 +390,40 @@ static void quantise(const float *x, int32_t columns, int normalise, int bits, s
     if (normalise)
         factor = normalising_factor(x, columns, &mean);
     int32_t n_blocks = columns / HARKEN_BLOCK;
-    for (int32_t block = 0; block < n_blocks; block++) {
-        f32x16 parts[HARKEN_BLOCK / LANES];
-        i32x16 largest = splat_integer(0);
-        for (int part = 0; part < HARKEN_BLOCK / LANES; part++) {
-            parts[part] = (load(x + block * HARKEN_BLOCK + part * LANES) - mean) * factor;
-            largest = __builtin_elementwise_max(largest, magnitude_bits(parts[part]));
+    for (int32_t first = 0; first < n_blocks; first += LANES) {
+        int32_t n = n_blocks - first < LANES ? n_blocks - first : LANES;
+        const float *from = x + first * HARKEN_BLOCK;
+        int8_t *bytes = (int8_t *)to->values + (int64_t)i * columns + first * HARKEN_BLOCK;
+        f32x16 even_squares[LANES] = {0}, odd_squares[LANES] = {0};
+        i32x16 largest[LANES] = {0}, sums[LANES] = {0}, even_sums[LANES] = {0};
+        for (int32_t block = 0; block < n; block++, from += HARKEN_BLOCK) {
+            f32x16 a = (load(from) - mean) * factor, b = (load(from + LANES) - mean) * factor;
+            f32x16 squares = a * a + b * b;
+            largest[block] = __builtin_elementwise_max(magnitude_bits(a), magnitude_bits(b));
+            even_squares[block] = (f32x16)((i32x16)squares & even);
+            odd_squares[block] = (f32x16)((i32x16)squares & ~even);
         }
-        float peak = float_of_bits(__builtin_reduce_max(largest));
-        float inverse = peak > SMALLEST_PEAK ? 127 / peak : 0, scale = peak * (1.0f / 127);
-        if (bits == 7 && inverse > 0) {
-            f32x16 squares = parts[0] * parts[0] + parts[1] * parts[1];
-            float even_squares = sum_lanes((f32x16)((i32x16)squares & even));
-            float odd_squares = sum_lanes((f32x16)((i32x16)squares & ~even));
-            float norm = sqrtf(even_squares > odd_squares ? even_squares : odd_squares);
-            if (norm * inverse > LARGEST_HALF_NORM)
-                inverse = LARGEST_HALF_NORM / norm, scale = norm * (1 / LARGEST_HALF_NORM);
+        f32x16 peaks = (f32x16)integer_max_lanes_of_16(largest), scales = peaks * (1.0f / 127);
+        f32x16 inverses = (f32x16)((i32x16)(127 / peaks) & (peaks > SMALLEST_PEAK));
+        if (bits == 7) {
+            f32x16 norms = sqrt16(max16(sum_lanes_of_16(even_squares), sum_lanes_of_16(odd_squares)));
+            i32x16 is_long = norms * inverses > LARGEST_HALF_NORM;
+            inverses = choose(is_long, LARGEST_HALF_NORM / norms, inverses);
+            scales = choose(is_long, norms * (1 / LARGEST_HALF_NORM), scales);
         }
-        int8_t *bytes = (int8_t *)to->values + (int64_t)i * columns + block * HARKEN_BLOCK;
-        i32x16 sums = splat_integer(0);
-        for (int part = 0; part < HARKEN_BLOCK / LANES; part++) {
-            i32x16 integers = round_to_integer(parts[part] * inverse);
-            i8x16 narrow = __builtin_convertvector(integers, i8x16);
-            memcpy(bytes + part * LANES, &narrow, LANES);
-            sums = sums + integers;
+        from -= n * HARKEN_BLOCK;
+        for (int32_t block = 0; block < n; block++, from += HARKEN_BLOCK) {
+            i32x16 a = round_to_integer((load(from) - mean) * factor * inverses[block]);
+            i32x16 b = round_to_integer((load(from + LANES) - mean) * factor * inverses[block]);
+            i8x16 narrow[2] = {__builtin_convertvector(a, i8x16), __builtin_convertvector(b, i8x16)};
+            memcpy(bytes + block * HARKEN_BLOCK, narrow, sizeof narrow);
+            sums[block] = a + b;
+            even_sums[block] = sums[block] & even;
         }
-        uint32_t total = (uint32_t)__builtin_reduce_add(sums), even_total = (uint32_t)__builtin_reduce_add(sums & even);
-        to->scales[(int64_t)i * n_blocks + block] = peak < INFINITY ? scale : NAN;
-        to->offsets[(int64_t)i * n_blocks + block] =
-            (int32_t)(bits == 7 ? offset_7(total, even_total) : -128u * total);
+        u32x16 totals = (u32x16)integer_sum_lanes_of_16(sums);
+        totals = bits == 7 ? offset_7(totals, (u32x16)integer_sum_lanes_of_16(even_sums)) : -128u * totals;
+        scales = choose(peaks < INFINITY, scales, splat(NAN));
+        memcpy(to->scales + (int64_t)i * n_blocks + first, &scales, (size_t)n * sizeof *to->scales);
+        memcpy(to->offsets + (int64_t)i * n_blocks + first, &totals, (size_t)n * sizeof *to->offsets);
     }
 }

@@ -128,9 +128,13 @@ INLINE f32x16 fma16(f32x16 a, f32x16 b, f32x16 c) {
 }
 #endif
 
+/* Lanes of a where the mask has all bits, of b where it has none. */
+INLINE f32x16 choose(i32x16 mask, f32x16 a, f32x16 b) {
+    return (f32x16)(((i32x16)a & mask) | ((i32x16)b & ~mask));
+}
+
 INLINE f32x16 max16(f32x16 a, f32x16 b) {
-    i32x16 larger = a > b;
-    return (f32x16)(((i32x16)a & larger) | ((i32x16)b & ~larger));
+    return choose(a > b, a, b);
 }
 
 /* Numbers beyond the range of float16 are clipped. */
@@ -146,23 +150,34 @@ INLINE float sum_lanes(f32x16 x) {
     return (z[0] + z[2]) + (z[1] + z[3]);
 }
 
-/* The sums of the lanes of 16 vectors, by the tree of `sum_lanes`: every step adds halves of two vectors side by side. */
-INLINE f32x16 sum_lanes_of_16(f32x16 *x) {
-    for (int i = 0; i < 8; i++)
-        x[i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-               __builtin_shufflevector(x[2 * i], x[2 * i + 1], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30,
-                                       31);
-    for (int i = 0; i < 4; i++)
-        x[i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-               __builtin_shufflevector(x[2 * i], x[2 * i + 1], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30,
-                                       31);
-    for (int i = 0; i < 2; i++)
-        x[i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29) +
-               __builtin_shufflevector(x[2 * i], x[2 * i + 1], 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30,
-                                       31);
-    return __builtin_shufflevector(x[0], x[1], 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
-           __builtin_shufflevector(x[0], x[1], 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-}
+/* The lanes of 16 vectors joined to one lane each, sums by the tree of `sum_lanes`: every step joins halves of two vectors
+ * side by side. */
+#define JOIN_LANES_OF_16(name, vector, join)                                                                           \
+    INLINE vector name(vector *x) {                                                                                    \
+        for (int i = 0; i < 8; i++)                                                                                    \
+            x[i] = join(__builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20,    \
+                                                21, 22, 23),                                                           \
+                        __builtin_shufflevector(x[2 * i], x[2 * i + 1], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27,  \
+                                                28, 29, 30, 31));                                                      \
+        for (int i = 0; i < 4; i++)                                                                                    \
+            x[i] = join(__builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24,  \
+                                                25, 26, 27),                                                           \
+                        __builtin_shufflevector(x[2 * i], x[2 * i + 1], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23,    \
+                                                28, 29, 30, 31));                                                      \
+        for (int i = 0; i < 2; i++)                                                                                    \
+            x[i] = join(__builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24,  \
+                                                25, 28, 29),                                                           \
+                        __builtin_shufflevector(x[2 * i], x[2 * i + 1], 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23,    \
+                                                26, 27, 30, 31));                                                      \
+        return join(__builtin_shufflevector(x[0], x[1], 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),    \
+                    __builtin_shufflevector(x[0], x[1], 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31));   \
+    }
+#define ADD(a, b) ((a) + (b))
+JOIN_LANES_OF_16(sum_lanes_of_16, f32x16, ADD)
+JOIN_LANES_OF_16(integer_sum_lanes_of_16, i32x16, ADD)
+JOIN_LANES_OF_16(integer_max_lanes_of_16, i32x16, __builtin_elementwise_max)
+#undef ADD
+#undef JOIN_LANES_OF_16
 
 INLINE float max_lanes(f32x16 x) {
     x = max16(x, __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
