@@ -112,7 +112,9 @@ class NativeBackend:
             self._encoder = NativeEncoder(
                 arrays[1], encoder_weights, self._decoder, WINDOW_BITS[precision], load_padding
             )
-            encoder = f"native {NAMES[encoder_weights.bits]}"
+            encoder = f"native {NAMES[encoder_bits]}"
+            if WINDOW_BITS[precision] < encoder_bits:
+                encoder += f" with attention {NAMES[WINDOW_BITS[precision]]}"
         decoder = f"native {NAMES[decoder_weights.bits]} ({self._decoder.instruction_set})"
         self.capabilities = Capabilities(
             name="native",
