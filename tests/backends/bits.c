@@ -367,9 +367,9 @@ static void check_largest_sums_7(int32_t n_large, float other, float size) {
 }
 
 /* Query i finds key 5 i + 3 so much more alike than all others, before and after it, that it gets its value alone. A
- * query that is not finite gets NaN, and changes no other. */
+ * query that is not finite gets NaN, and changes no other; a value that is not makes its channel NaN for all. */
 static void check_head_attention(int32_t size) {
-    enum { N = 83, QUERIES = 11, BAD_QUERY = 4, PADDED = 2 * HARKEN_KEYS };
+    enum { N = 83, QUERIES = 11, BAD_QUERY = 4, BAD_CHANNEL = 9, PADDED = 2 * HARKEN_KEYS };
     static float keys[N * HARKEN_MAX_HEAD_SIZE], values[N * HARKEN_MAX_HEAD_SIZE], y[QUERIES * HARKEN_MAX_HEAD_SIZE];
     static float queries[QUERIES * HARKEN_MAX_HEAD_SIZE], key_scales[PADDED];
     static int8_t packed_keys[PADDED * HARKEN_MAX_HEAD_SIZE], packed_values[PADDED * HARKEN_MAX_HEAD_SIZE];
@@ -385,12 +385,15 @@ static void check_head_attention(int32_t size) {
     for (int32_t i = 0; i < QUERIES * size; i++)
         queries[i] = 20 * keys[(5 * (i / size) + 3) * size + i % size];
     queries[BAD_QUERY * size + 7] = NAN;
+    values[BAD_CHANNEL] = -INFINITY;
     for (int32_t i = 0; i < supported.n; i++) {
         supported.list[i]->pack_head_keys(keys, size, N, &head);
         supported.list[i]->pack_head_values(values, size, N, &head);
         supported.list[i]->head_attention(queries, size, QUERIES, &head, y, size);
         for (int32_t j = 0; j < QUERIES * size; j++)
-            if (j / size == BAD_QUERY ? !isnan(y[j]) : !(fabsf(y[j] - values[(5 * (j / size) + 3) * size + j % size]) < 5e-3f))
+            if (j / size == BAD_QUERY || j % size == BAD_CHANNEL
+                    ? !isnan(y[j])
+                    : !(fabsf(y[j] - values[(5 * (j / size) + 3) * size + j % size]) < 5e-3f))
                 exit(10);
     }
 }

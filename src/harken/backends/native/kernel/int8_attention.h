@@ -44,7 +44,7 @@ static void pack_head_keys(const float *keys, int64_t stride, int32_t n, const s
             to->key_scales[i] = quantise_head(keys + i * stride, to->size, row, &total);
         else
             memset(row, 0, (size_t)to->size), to->key_scales[i] = 0;
-        to->key_offsets[i] = WEIGHTS_ARE_UNSIGNED ? -128 * total : 0;
+        to->key_offsets[i] = WEIGHTS_ARE_UNSIGNED ? (int32_t)(-128u * (uint32_t)total) : 0;
     }
 }
 
@@ -68,7 +68,7 @@ static void pack_head_values(const float *values, int64_t stride, int32_t n, con
             }
             totals = WEIGHTS_ARE_UNSIGNED ? splat_integer(0) : 128 * totals;
             memcpy(to->value_offsets + place, &totals, sizeof totals);
-            store(to->value_scales + place, peaks * (1.0f / 127)); /* where a number is not finite, infinite or NaN */
+            store(to->value_scales + place, choose(peaks < INFINITY, peaks * (1.0f / 127), splat(NAN)));
         }
     }
 }
