@@ -86,21 +86,6 @@ INLINE void split_transforms(void (*transform)(struct complex_lanes *), int32_t 
         }
 }
 
-/* Transpose 16 rows of 16 numbers: interleaving each row i with row i + 8, four times, moves them to their places. */
-INLINE void transpose(f32x16 *rows) {
-    for (int round = 0; round < 4; round++) {
-        f32x16 shuffled[LANES];
-        for (int i = 0; i < LANES / 2; i++) {
-            f32x16 a = rows[i], b = rows[i + LANES / 2];
-            shuffled[2 * i] =
-                __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            shuffled[2 * i + 1] =
-                __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-        }
-        memcpy(rows, shuffled, sizeof shuffled);
-    }
-}
-
 /* Read 16 frames under the window, as complex numbers of an even and an odd sample each. */
 INLINE void read_frames(const float *const *frames, int32_t length, const float *window, struct complex_lanes *points) {
     for (int32_t start = 0; start < length; start += LANES) {

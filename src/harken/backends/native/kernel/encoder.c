@@ -9,8 +9,8 @@
 
 enum {
     MEL_ROWS = 48,   /* frames of an item */
-    QUERY_ROWS = 24, /* queries of an item of attention, whose scores stay in the cache of a core, */
-    QUERY_LANES = 16 /* and in 8 bits */
+    QUERY_ROWS = 24, /* queries of an item of attention, whose scores stay in the cache of a core */
+    QUERY_LANES = 16 /* the same in 8 bits: one in each lane */
 };
 
 /* The working memory of one thread. */

@@ -4,6 +4,11 @@
  * across lanes. Keys and values come in blocks of 64 positions, whose weights become integers with one scale: a softmax
  * has many small weights, which a scale for all positions would lose. A block that holds a larger score than those
  * before it scales down what they have left.
+ *
+ * Products are those of linear.h, of weights and vectors: first the queries are the weights and keys the vectors, then
+ * the weights of the softmax and the values. Those of the softmax are 0 to 255; a signed byte holds them less 128, and
+ * sums start with `value_offsets`, which make up for it. Instructions with unsigned weights add 128 to all: these
+ * are right then, and `key_offsets` make up for what it added to the queries.
  * Sources: Dao et al., FlashAttention (2022); Zhang et al., SageAttention (2024). */
 #include "simd.h"
 
@@ -11,16 +16,17 @@
 
 static const float LOG2_E = 1.44269504088896341f, LN_2 = 0.693147180559945309f;
 
-/* 255 * 2^-x as an integer, for x of at least 0; the fraction of x by a polynomial, to 0.2 %. */
+/* 255 * 2^-x as an integer, for x of at least 0, also infinite: with x = n - r and n an integer, a polynomial of r,
+ * to 0.2 %, whose exponent is lowered by n. */
 INLINE i32x16 integer_weights(f32x16 x) {
-    i32x16 most = (i32x16)splat(30);
-    x = (f32x16)__builtin_elementwise_min((i32x16)x, most); /* which compare as their bits do */
-    f32x16 shifted = ROUNDER - x, r = (ROUNDER - shifted) - x;
+    i32x16 most = (i32x16)splat(30); /* the result is 0 long before; numbers of at least 0 compare as their bits do */
+    x = (f32x16)__builtin_elementwise_min((i32x16)x, most);
+    f32x16 shifted = ROUNDER - x, r = (ROUNDER - shifted) - x; /* the low bits of `shifted` are -n */
     f32x16 p = fma16(fma16(splat(60.7993745f), r, splat(179.379243f)), r, splat(255.113001f));
     return round_to_integer((f32x16)((i32x16)p + ((i32x16)shifted << 23)));
 }
 
-/* Integers of 8 bits of a row of floats; returns their scale, and their sum. */
+/* A row of floats as integers of 8 bits; returns their scale, and writes their sum. */
 INLINE float quantise_head(const float *x, int32_t head_size, int8_t *to, int32_t *total) {
     i32x16 largest = splat_integer(0), sums = splat_integer(0);
     for (int32_t channel = 0; channel < head_size; channel += LANES)
@@ -58,7 +64,7 @@ static void pack_head_values(const float *values, int64_t stride, int32_t n, con
                 largest = __builtin_elementwise_max(largest, magnitude_bits(load(values + i * stride + channel)));
             f32x16 peaks = (f32x16)largest, factors = (f32x16)((i32x16)(127.0f / peaks) & (peaks > SMALLEST_PEAK));
             for (int32_t i = first; i < first + HARKEN_KEYS; i += 4) {
-                i32x16 four = splat_integer(0);
+                i32x16 four = splat_integer(0); /* positions of a channel in each lane, a byte each */
                 for (int32_t j = 0; j < 4 && i + j < end; j++) {
                     i32x16 integers = round_to_integer(load(values + (i + j) * stride + channel) * factors);
                     totals = totals + integers;
@@ -73,7 +79,7 @@ static void pack_head_values(const float *values, int64_t stride, int32_t n, con
     }
 }
 
-/* The scores of a block of keys, of which 2^x is taken; returns the largest of each query. */
+/* The scores of a block of keys, times log2 e: weights are powers of 2. Returns the largest of each query. */
 INLINE f32x16 score_block(const struct harken_head *head, int32_t size, int32_t first, const dot_weights *queries,
                           f32x16 query_scales, f32x16 *scores) {
     const int8_t *keys = head->keys + (int64_t)first * size;
@@ -100,7 +106,7 @@ INLINE f32x16 score_block(const struct harken_head *head, int32_t size, int32_t 
     return max16(max16(largest[0], largest[1]), max16(largest[2], largest[3]));
 }
 
-/* The weights of a block, relative to the largest; returns their sum. */
+/* The weights of a block, of which that of the largest score is 255; returns their sum. */
 INLINE i32x16 weigh_block(const f32x16 *scores, f32x16 largest, dot_weights *weights) {
     i32x16 total = splat_integer(0);
     for (int part = 0; part < HARKEN_KEYS / 4; part++) {
@@ -110,7 +116,7 @@ INLINE i32x16 weigh_block(const f32x16 *scores, f32x16 largest, dot_weights *wei
             total = total + integers;
             four |= integers << 8 * j;
         }
-        weights[part] = prepare_signed((i8x64)four ^ -128);
+        weights[part] = prepare_signed((i8x64)four ^ -128); /* each less 128 */
     }
     return total;
 }
@@ -150,7 +156,7 @@ INLINE void head_attention_sized(const float *queries, int64_t stride, int32_t n
         prepared[part] = prepare_signed(load_bytes(rows + 4 * part * LANES));
     for (int32_t channel = 0; channel < size; channel++)
         totals[channel] = splat(0);
-    f32x16 total = splat(0), peak = splat(-INFINITY);
+    f32x16 total = splat(0), peak = splat(-INFINITY); /* `total` and `totals` are relative to 2^peak */
     for (int32_t first = 0; first < head->n; first += HARKEN_KEYS) {
         f32x16 largest = score_block(head, size, first, prepared, query_scales, scores), before = peak;
         peak = max16(largest, before);

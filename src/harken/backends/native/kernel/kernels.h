@@ -6,10 +6,10 @@
 
 enum {
     HARKEN_MAX_HEAD_SIZE = 64, /* that of every published Whisper */
-    HARKEN_ROWS = 12,      /* rows of the largest tile of any processor */
-    HARKEN_SMALL_TILE = 6, /* there is a tile for every number of rows up to it */
-    HARKEN_KEYS = 64,       /* whose weights in the encoder's attention have one scale */
-    HARKEN_BLOCK_ROWS = 48, /* positions of an item: whole tiles of rows, which share each weight that is read */
+    HARKEN_ROWS = 12,          /* rows of the largest tile of any processor */
+    HARKEN_SMALL_TILE = 6,     /* there is a tile for every number of rows up to it */
+    HARKEN_KEYS = 64,          /* of a block of the encoder's attention in 8 bits */
+    HARKEN_BLOCK_ROWS = 48,    /* positions of an item: whole tiles of rows, which share each weight that is read */
 };
 
 /* Vectors of `columns` floats each, quantised: a block of 32 has one scale. In float32 there are only the values. */
@@ -35,7 +35,7 @@ struct harken_head {
     float *key_scales;       /* (padded) */
     int8_t *values;          /* (padded / 4, size, 4 positions) */
     float *value_scales;     /* (padded / HARKEN_KEYS, size) */
-    int32_t *key_offsets, *value_offsets; /* as many as scales: with what the sums of products start */
+    int32_t *key_offsets, *value_offsets; /* as many as scales: what the sums of products start with */
     const float *bias;       /* (n): added to the scores of each key; or NULL */
 };
 

@@ -179,6 +179,21 @@ JOIN_LANES_OF_16(integer_max_lanes_of_16, i32x16, __builtin_elementwise_max)
 #undef ADD
 #undef JOIN_LANES_OF_16
 
+/* Transpose 16 rows of 16 numbers: interleaving each row i with row i + 8, four times, moves them to their places. */
+INLINE void transpose(f32x16 *rows) {
+    for (int round = 0; round < 4; round++) {
+        f32x16 shuffled[LANES];
+        for (int i = 0; i < LANES / 2; i++) {
+            f32x16 a = rows[i], b = rows[i + LANES / 2];
+            shuffled[2 * i] =
+                __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            shuffled[2 * i + 1] =
+                __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+        }
+        memcpy(rows, shuffled, sizeof shuffled);
+    }
+}
+
 INLINE float max_lanes(f32x16 x) {
     x = max16(x, __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
     x = max16(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
