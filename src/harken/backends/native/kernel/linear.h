@@ -377,8 +377,9 @@ static void complete(const struct harken_matrix *matrix, int32_t first_group, in
     }
 }
 
-/* x, or x with mean 0 and variance 1, as integers with a scale for every block; a lane of 16 is a block. Magnitudes are
- * compared by their bits, among which NaN is the largest: a block with a number that is not finite gets the scale NaN.
+/* x, or x with mean 0 and variance 1, as integers with a scale for every block; 16 blocks at a time, whose peaks, norms
+ * and scales have a lane each. Magnitudes are compared by their bits, among which NaN is the largest: a block with a
+ * number that is not finite gets the scale NaN.
  *
  * For weights of 7 bits each half of a block, its even or its odd pairs of columns, has a norm of at most
  * LARGEST_HALF_NORM. That of the weights is at most 140. By the inequality of Cauchy and Schwarz the sum of the products
@@ -396,8 +397,9 @@ static void quantise(const float *x, int32_t columns, int normalise, int bits, s
         int8_t *bytes = (int8_t *)to->values + (int64_t)i * columns + first * HARKEN_BLOCK;
         f32x16 even_squares[LANES] = {0}, odd_squares[LANES] = {0};
         i32x16 largest[LANES] = {0}, sums[LANES] = {0}, even_sums[LANES] = {0};
-        for (int32_t block = 0; block < n; block++, from += HARKEN_BLOCK) {
-            f32x16 a = (load(from) - mean) * factor, b = (load(from + LANES) - mean) * factor;
+        for (int32_t block = 0; block < n; block++) {
+            const float *own = from + block * HARKEN_BLOCK;
+            f32x16 a = (load(own) - mean) * factor, b = (load(own + LANES) - mean) * factor;
             f32x16 squares = a * a + b * b;
             largest[block] = __builtin_elementwise_max(magnitude_bits(a), magnitude_bits(b));
             even_squares[block] = (f32x16)((i32x16)squares & even);
@@ -411,10 +413,10 @@ static void quantise(const float *x, int32_t columns, int normalise, int bits, s
             inverses = choose(is_long, LARGEST_HALF_NORM / norms, inverses);
             scales = choose(is_long, norms * (1 / LARGEST_HALF_NORM), scales);
         }
-        from -= n * HARKEN_BLOCK;
-        for (int32_t block = 0; block < n; block++, from += HARKEN_BLOCK) {
-            i32x16 a = round_to_integer((load(from) - mean) * factor * inverses[block]);
-            i32x16 b = round_to_integer((load(from + LANES) - mean) * factor * inverses[block]);
+        for (int32_t block = 0; block < n; block++) {
+            const float *own = from + block * HARKEN_BLOCK;
+            i32x16 a = round_to_integer((load(own) - mean) * factor * inverses[block]);
+            i32x16 b = round_to_integer((load(own + LANES) - mean) * factor * inverses[block]);
             i8x16 narrow[2] = {__builtin_convertvector(a, i8x16), __builtin_convertvector(b, i8x16)};
             memcpy(bytes + block * HARKEN_BLOCK, narrow, sizeof narrow);
             sums[block] = a + b;
