@@ -106,8 +106,8 @@ def load(
         For the GPU engine ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; "auto" is the first available of cuda,
         mps, cpu. The other backends compute on the CPU only.
     precision : str
-        For the CPU engines ``"int8"`` or ``"fp32"``, with native ``"int16"`` (an encoder in 16 bits, which int8 has for
-        models below small anyway), with onnx ``"bf16"``. "auto" is int8; with native the text is the same on every
+        For the CPU engines ``"int8"`` or ``"fp32"``, with native ``"int16"`` (an encoder in 16 bits, as int8 has below
+        `base`, but for attention), with onnx ``"bf16"``. "auto" is int8; with native the text is the same on every
         processor. For the GPU engine ``"fp16"``, ``"bf16"`` or ``"fp32"``, "auto" is fp16, on the CPU fp32.
     threads : int, optional
         Threads on the CPU; by default the processors that this process may use.

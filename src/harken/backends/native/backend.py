@@ -45,9 +45,9 @@ class NativeBackend:
         Read only when they have to be packed; packed weights are reused where the digest is the same. The encoder
         multiplies by both factors of those of low rank.
     precision : {"auto", "fp32", "int16", "int8", "int4"}
-        Of the decoder, which has 8-bit weights with int16 too. The encoder computes in float32 with fp32, in 8-bit
-        integers with int8 and int4 from the size of `base` on, else in 16-bit integers. "auto" is int8; int4 is for
-        assistants.
+        Of the decoder, which has 8-bit weights with int16 too. The encoder computes in float32 with fp32, in 16-bit
+        integers with int16; with int8 and int4 it attends in 8-bit integers, and its layers have 8 bits from the size
+        of `base` on, else 16. "auto" is int8; int4 is for assistants.
         Results have the same bits on every processor.
     threads : int or None
         Threads of one forward pass; by default the processors that this process may use.

@@ -1,4 +1,5 @@
-/* The encoder's attention in 8 bits: the same integers on every processor, and half of the instructions of 16 bits.
+/* The encoder's attention in 8 bits: the same integers on every processor, and where there are dot products of bytes at
+ * most half of the instructions of 16 bits.
  *
  * Lanes are queries, 16 of them, so what belongs to a query (its largest score, its sum, its scale) is never reduced
  * across lanes. Keys and values come in blocks of 64 positions, whose weights become integers with one scale: a softmax
