@@ -109,7 +109,7 @@ def test_every_option_is_taken_and_those_without_a_meaning_are_named_on_one_line
             "--suppress_tokens 1,-1 --clip_timestamps 1,2",
             {"suppress_tokens": (1, -1), "clip_timestamps": (1, 2)},
         ),
-        ("--device cuda --fp16 False", {"backend": "torch", "device": "cuda:0", "precision": "fp32"}),
+        ("--device cuda --fp16 False", {"backend": "torch", "device": "cuda", "precision": "fp32"}),
         ("--device cuda --device_index 1 --compute_type bfloat16", {"device": "cuda:1", "precision": "bf16"}),
         ("--device cpu --compute_type float32", {"backend": "auto", "precision": "fp32"}),
         ("--compute_type int8_float16 --threads 2", {"precision": "int8", "threads": 2}),

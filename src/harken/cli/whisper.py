@@ -267,7 +267,7 @@ def _engine(given: Mapping[str, Any]) -> dict[str, str]:
     if device in ("auto", "cpu"):
         precision = PRECISIONS["cpu"].get(given["compute_type"], "auto")
         return {"backend": "auto", "device": "auto", "precision": precision}
-    if device == "cuda":
+    if device == "cuda" and given["device_index"]:
         device = f"cuda:{given['device_index']}"
     precision = PRECISIONS["torch"].get(given["compute_type"], "auto" if given["fp16"] else "fp32")
     return {"backend": "torch", "device": device, "precision": precision}
