@@ -132,8 +132,10 @@ def engine(advice: list[Advice]) -> Facts:
     if unavailable:
         text = (
             f"install harken again, without HARKEN_NO_NATIVE, for the compiled engine ({unavailable}); pip install -v "
-            f"shows what fails. {install_hint('onnx')} installs an engine that does without it"
+            "shows what fails"
         )
+        if not with_onnx:
+            text += f". {install_hint('onnx')} installs an engine that does without it"
         advice.append(Advice(text, not engines))
     return {
         "engine": engines[0] if engines else None,
