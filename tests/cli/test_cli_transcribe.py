@@ -170,9 +170,10 @@ class TestFiles:
         document = json.loads(text_of("out/here/talk.json"))
         assert (document["text"], document["model"]) == ("onetwothreefour", "tiny.en")
         assert document["duration"] == pytest.approx(LENGTH_S)
-        for form in ("txt", "json", "html"):
+        for form in ("txt", "JSON", "html"):
             transcribe(talk, "-f", form, "-o", ".")
-            assert transcribe(talk, "-f", form, "-o", "-").out == text_of(f"talk.{form}")
+            assert transcribe(talk, "-f", form, "-o", "-").out == text_of(f"talk.{form.lower()}")
+        assert transcribe(talk, "-o", "-").out == text_of("talk.txt")
 
     @pytest.mark.parametrize(
         ("line", "expected"),

@@ -20,7 +20,7 @@ REFUSED = [
     ("transcribe --watch none", 2, "--watch takes folders and patterns, and none is neither"),
     ("transcribe --watch . -o -", 2, "no --watch"),
     ("transcribe talk.wav -f doc", 2, f"'doc' is not one of {FORMATS}, all"),
-    ("transcribe talk.wav -o -", 2, "--output-dir - takes one FILE and one --format"),
+    ("transcribe talk.wav -f srt,vtt -o -", 2, "--output-dir - takes one FILE and at most one --format"),
     ("transcribe talk.wav -o talk.wav/out", 5, "cannot be made a folder"),
     ("transcribe talk.wav other/talk.wav -f srt -o out", 2, "other/talk.wav would both be written to"),
     ("transcribe talk.wav -f vtt --karaoke --no-word-timestamps", 2, "--no-word-timestamps excludes"),

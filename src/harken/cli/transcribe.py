@@ -50,9 +50,10 @@ FileState = tuple[int, int]
 
 def _parse_format_name(text: str) -> str:
     """Return the name of a format, or ``all``."""
-    if text not in (*FORMATS, "all"):
+    name = text.lower()
+    if name not in (*FORMATS, "all"):
         raise click.BadParameter(f"{text!r} is not one of {', '.join(FORMATS)}, all")
-    return text
+    return name
 
 
 output_option = partial(single_option, section="Output")
@@ -136,13 +137,13 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
         raise click.UsageError("--draft takes one FILE, whose text it has")
     options = options_from(TranscribeOptions, params)
     named = params["speakers"] or options.channels == "apart"
-    format_names = _format_names(format_names, speakers=named)
+    format_names = _format_names(format_names or ("txt",) * bool(output_dir or params["watch"]), speakers=named)
     layout = replace(options_from(Layout, params), speakers=named)
     options = _with_word_timestamps(options, layout, format_names, speakers=params["speakers"])
     to_stdout = output_dir == STDIN
     if to_stdout and (params["watch"] or (len(sources), len(format_names)) != (1, 1)):
-        raise click.UsageError("--output-dir - takes one FILE and one --format, and no --watch")
-    written_formats = () if to_stdout else format_names or ("txt",) * bool(output_dir or params["watch"])
+        raise click.UsageError("--output-dir - takes one FILE and at most one --format, and no --watch")
+    written_formats = () if to_stdout else format_names
     skip_existing = params["skip_existing"] or params["resume"]
     if skip_existing and not written_formats:
         raise click.UsageError("--skip-existing and --resume are for files: give --format or --output-dir")
