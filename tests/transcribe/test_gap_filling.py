@@ -113,6 +113,21 @@ class TestFilling:
         assert transcript.unwritten == ()
         assert len(backend.mels) == 2
 
+    @pytest.mark.parametrize(
+        ("attended", "text"),
+        [
+            ((0, 2, 2, 18, 18, *[19] * 4, 20), "and one two"),  # a letter of "one" at the beginning
+            ((0, *[1] * 4, 19, 10, 19, 19, 20), "one and two"),  # a letter of "two" in the middle
+            ((0, *[1] * 4, 1, 1, 1, 18, 20), "one two and"),  # a letter of "two" at the end
+        ],
+    )
+    def test_speech_beside_a_gap_belongs_to_it_where_no_text_is_on_that_side(self, attended, text):
+        filler = window_text(0, " and", 20, attended=(0, 2, 6, 10, 14, 20))
+        transcript, backend = transcribe(window_text(0, " one two", 20, attended=attended), filler)
+        assert (transcript.text, len(backend.mels)) == (text, 2)
+        times = [time for each in transcript.segments for time in (each.start_s, each.end_s)]
+        assert (times[0], times[-1], times[1:-1:2]) == (0, pytest.approx(0.4, abs=0.02), times[2::2])
+
     def test_text_that_ends_early_is_continued_and_gaps_in_it_are_decoded_but_none_in_those(self):
         early = window_text(0, " one", 4, attended=(0, *[2] * 4, 4))
         rest = window_text(0, " and on", 17, attended=(0, *range(3, 17, 2), 17))
@@ -181,10 +196,14 @@ class TestReporting:
 
     def test_no_time_beside_a_gap_without_words_reaches_into_it(self):
         beside = window_text(0, " one", 12, 12, " two", 20, attended=(0, *[2] * 4, 12, 12, *[18] * 4, 20))
-        for first, times in ((JUMP, [0.0, 0.06, 0.34, 0.4]), (beside, [0.0, 0.06, 0.34, 0.4])):
+        inside = window_text(0, " one", 4, 4, " two", 9, attended=(0, *[2] * 4, 4, 4, *[18] * 4, 9))
+        for first in (JUMP, beside, inside):
             transcript, _ = transcribe(first, UNSURE, word_timestamps=True)
             plain, _ = transcribe(first, UNSURE)
-            assert [time for each in plain.segments for time in (each.start_s, each.end_s)] == times
+            assert [time for each in plain.segments for time in (each.start_s, each.end_s)] == [
+                *(0.0, 0.06),
+                *(0.34, 0.4),
+            ]
             one, two = (word for segment in transcript.segments for word in segment.words)
             assert one.end_s <= 0.06
             assert two.start_s >= 0.34

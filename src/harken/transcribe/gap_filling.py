@@ -19,6 +19,7 @@ from harken.audio.vad import FrameSpan
 from harken.decoding import Hypothesis
 from harken.results import Segment, UnwrittenSpeech, Word
 from harken.text import Tokenizer
+from harken.transcribe.hallucination import attended_stretch
 from harken.transcribe.window_decoder import WindowResult
 from harken.transcribe.window_segments import SegmentMaker, TokenSegment, WindowText
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
@@ -95,6 +96,7 @@ def uncovered_spans(
 
 def _divide_at(
     spans: Iterable[FrameSpan],
+    speech: FrameSpan,
     peaks: Sequence[TokenPeak],
     token_segments: Sequence[TokenSegment],
     tokenizer: Tokenizer,
@@ -102,7 +104,8 @@ def _divide_at(
 ) -> list[SpeechGap]:
     """Return uncovered stretches with the place of each in the text: where fewest words are on its wrong side.
 
-    It is where a word begins in that language. If a place between two segments is as good as any, it is taken.
+    It is where a word begins in that language. If a place between two segments is as good as any, it is taken. Gaps
+    without text between them are one, and one without text before or behind it has all the speech there.
     """
     bounds = {0, *(segment.behind for segment in token_segments)}
     places = {*bounds, *_word_starts(token_segments, tokenizer, language)}
@@ -115,7 +118,10 @@ def _divide_at(
             return misplaced, place not in bounds, -place
 
         earliest = gaps[-1].next_token if gaps else 0
-        gaps.append(SpeechGap(start, end, min((p for p in places if p >= earliest), key=badness)))
+        place = min((p for p in places if p >= earliest), key=badness)
+        if place == earliest:
+            start = gaps.pop().start if gaps else min(start, speech[0])
+        gaps.append(SpeechGap(start, max(end, speech[1]) if place == max(places) else end, place))
     return gaps
 
 
@@ -202,11 +208,13 @@ class GapFilling:
         end = window.n_frames if depth else window.end_frame
         # Of a window without any text, even the shortest speech is told.
         min_frames = MIN_SPEECH_FRAMES if peaks or window.has_words else 1
-        spans = uncovered_spans(peaks, maker.speech(window.offset, window.n_frames), end, min_frames)
+        speech = maker.speech(window.offset, window.n_frames)
+        spans = uncovered_spans(peaks, speech, end, min_frames)
         # Without words it would be the same window once more.
-        if window.has_words and depth < MAX_DEPTH:
+        if spans and window.has_words and depth < MAX_DEPTH:
             language, tokenizer = window.result.language, maker.decoder.tokenizer
-            self._pending.extend(_divide_at(spans, peaks, window.scored, tokenizer, language))
+            whole = speech[0][0], min(speech[-1][1], end)
+            self._pending.extend(_divide_at(spans, whole, peaks, window.scored, tokenizer, language))
         else:
             self._report(spans, self._rejection_reason(window.result) or "no words")
 
@@ -280,10 +288,18 @@ class GapFilling:
         None reaches into a gap. One that goes on behind a gap is divided, and its score holds for each part.
         """
         scored, tokenizer = self.window.scored, self._maker.decoder.tokenizer
+        attention = self.window.result.decoded.hypothesis.attention
+        assert attention is not None, "gaps are found by it"
         token_bounds = pairwise([0, *(gap.next_token for gap in gaps), scored[-1].behind])
         for place, (tokens, (start, end)) in enumerate(zip(token_bounds, spans, strict=True)):
             for part in _parts(scored, *tokens, tokenizer):
-                yield place, _clipped(part, -(-start // FRAMES_PER_POSITION), end // FRAMES_PER_POSITION)
+                first, last = -(-start // FRAMES_PER_POSITION), end // FRAMES_PER_POSITION
+                if part.is_segment and not (part.start < last and part.end > first):
+                    # Its timestamps are those of a gap.
+                    rows = part.text_indices(tokenizer.eot)
+                    begin, behind = attended_stretch(attention[:, rows], self.window.n_positions)
+                    part = replace(part, start=begin, end=behind)
+                yield place, _clipped(part, first, last)
 
     def _peaks(self) -> list[TokenPeak]:
         """Return where the tokens of the window's segments attend to.
