@@ -106,6 +106,9 @@ class WithoutPosition(io.BytesIO):
 def test_source_that_cannot_be_used_is_explained_in_one_line(tmp_path):
     closed = io.BytesIO(b"RIFF")
     closed.close()
+    read = io.BytesIO(AUDIO_FORMATS["flac"].write(tmp_path / "talk").read_bytes())
+    read.name = "talk.flac"
+    read.seek(0, io.SEEK_END)
     a_directory = "is a directory; allowed is an audio or video file with sound"
     for source, message in (
         (tmp_path, rf"{re.escape(str(tmp_path))}: {a_directory}"),
@@ -114,6 +117,7 @@ def test_source_that_cannot_be_used_is_explained_in_one_line(tmp_path):
         ("https://a.example/b.mp3", r"https://.*b\.mp3: no such file; a URL is not read: download it first"),
         ("nul\0.mp3", r"'nul\\x00\.mp3': cannot be read: embedded null byte"),
         (closed, r"<BytesIO>: cannot be read: I/O operation on closed file\.?"),
+        (read, r"talk\.flac: is at its end, byte \d+, where reading would begin; seek\(0\) goes back"),
         (WithoutPosition(), "<WithoutPosition>: cannot be read: Illegal seek"),
         (Failing(), r"talk\.wav: cannot be read: Input/output error"),
         (Generous(bytes(100_000)), r"<Generous>: cannot be read: read\(\d+\) returned 100000 bytes"),

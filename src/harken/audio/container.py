@@ -178,7 +178,7 @@ class AudioDecoder:
 
     def _no_audio_reason(self) -> str:
         reason = self._stream_error or self._decode_error or "holds no audio samples"
-        if self._stream_error and not self._file.seekable():
+        if self._file.size_bytes() == 0 or (self._stream_error and not self._file.seekable()):
             return _diagnose_signature(self._file) or reason
         return reason
 
@@ -303,8 +303,9 @@ def is_pipe(source: str | os.PathLike[str]) -> bool:
 
 def _diagnose_signature(file: FFmpegInput) -> str | None:
     """Return the reason why nothing can be read, if the first bytes show it."""
-    if not file.signature:
-        return "is empty (0 bytes)"
+    if file.size_bytes() == 0:
+        at_end = f"is at its end, byte {file.origin}, where reading would begin; seek(0) goes back"
+        return at_end if file.origin else "is empty (0 bytes)"
     if file.signature[4:8] != b"ftyp":
         return None
     if file.seekable():

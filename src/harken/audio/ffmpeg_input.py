@@ -23,6 +23,8 @@ class FFmpegInput:
 
     Attributes
     ----------
+    origin : int
+        Position of the file at which its content begins for FFmpeg.
     error : BaseException or None
         The error of `read` that is held back.
     """
@@ -32,7 +34,7 @@ class FFmpegInput:
         self._file = file
         self.error: BaseException | None = None
         self._seekable = hasattr(file, "tell") and bool(getattr(file, "seekable", lambda: False)())
-        self._origin = file.tell() if self._seekable else 0
+        self.origin = file.tell() if self._seekable else 0
         self._head, self._tail = bytearray(), bytearray()
         self._n_read, self._at_end = 0, False
 
@@ -55,7 +57,7 @@ class FFmpegInput:
 
     def seek(self, offset: int, whence: int = 0) -> int:
         try:
-            return self._file.seek(offset + self._origin if whence == 0 else offset, whence) - self._origin
+            return self._file.seek(offset + self.origin if whence == 0 else offset, whence) - self.origin
         except (OSError, ValueError):
             return -1
         except BaseException as error:
@@ -63,7 +65,7 @@ class FFmpegInput:
             return -1
 
     def tell(self) -> int:
-        return self._file.tell() - self._origin
+        return self._file.tell() - self.origin
 
     @contextmanager
     def reraise_read_errors(self) -> Iterator[None]:
@@ -84,7 +86,7 @@ class FFmpegInput:
         if not self._seekable:
             return self._n_read if self._at_end else None
         try:
-            return self._file.seek(0, os.SEEK_END) - self._origin
+            return self._file.seek(0, os.SEEK_END) - self.origin
         except (OSError, ValueError):
             return None
 
@@ -101,7 +103,7 @@ class FFmpegInput:
         if offset >= (self.size_bytes() or 0):
             return b""
         try:
-            self._file.seek(self._origin + offset)
+            self._file.seek(self.origin + offset)
             return bytes(self._file.read(size))
         except (OSError, ValueError):
             return b""
