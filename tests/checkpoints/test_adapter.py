@@ -147,8 +147,9 @@ def test_an_adapter_of_another_model_and_a_file_that_is_none_are_refused(stock, 
         assert_refused(stock, tmp_path / "no.safetensors", message)
     with pytest.raises(CheckpointNotFound, match=r"adapter\.safetensors: no such adapter"):
         with_adapters(stock, tmp_path)
-    with raises_checkpoint_error("give it as adapter, together with the model that it changes"):
-        open_checkpoint(adapter.parent)
+    for path in (adapter, adapter.parent):
+        with raises_checkpoint_error("give it as adapter, together with the model that it changes"):
+            open_checkpoint(path)
 
 
 # --- peft --------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from harken.checkpoints.checkpoint import (
 )
 from harken.checkpoints.hub import SHORT_NAMES, check_model_name, resolve_model
 from harken.checkpoints.model_files import read_object, reading, zip_members
-from harken.checkpoints.peft import PEFT_CONFIG
+from harken.checkpoints.peft import PEFT_CONFIG, PEFT_FILES
 from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError, CheckpointNotFound
 
@@ -112,7 +112,12 @@ def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) ->
 
 
 def _weight_file(path: Path) -> Path:
+    adapter = CheckpointError(
+        f"{path}: an adapter; give it as adapter, together with the model that it changes"
+    )
     if os.path.exists(path) and not os.path.isdir(path):
+        if path.name in (ADAPTER_FILE, *PEFT_FILES):
+            raise adapter
         return path
     if not os.path.isdir(path):
         raise CheckpointNotFound(f"{path}: no such file or directory")
@@ -120,9 +125,7 @@ def _weight_file(path: Path) -> Path:
         if files := sorted(path.glob(pattern), key=lambda file: (len(file.name), file.name)):
             return files[0]
     if any((path / name).is_file() for name in (ADAPTER_FILE, PEFT_CONFIG)):
-        raise CheckpointError(
-            f"{path}: an adapter; give it as adapter, together with the model that it changes"
-        )
+        raise adapter
     others = [file for pattern in _ONLY_FILES for file in path.glob(pattern)]
     if len(others) != 1:
         raise CheckpointError(f"{path}: {len(others)} files that may hold weights; {_ALLOWED_FORMATS}")
