@@ -104,7 +104,9 @@ class Cancelled(HarkenError):
 
 def refuse_pickling(instance: object) -> NoReturn:
     """Raise a TypeError, for what holds a loaded model: it cannot be sent to another process."""
-    raise TypeError(f"a {type(instance).__name__} stays in its process: load the model in each, by harken.load")
+    raise TypeError(
+        f"a {type(instance).__name__} stays in its process: load the model in each, as this one was"
+    )
 
 
 def on_one_line(name: str) -> str:

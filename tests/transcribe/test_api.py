@@ -333,7 +333,7 @@ class TestRefusals:
     def test_what_holds_a_model_says_that_it_does_not_go_to_another_process(self):
         model = Recognizer(ToneBackend(), TOKENIZER, "tones")
         work = (model.transcribe(NOISE), model.transcribe(NOISE, channels="apart"), model.stream(clock=None))
-        for held in (model, model.transcribe, *work, model.stream_many(2, clock=None)):
+        for held in (model, model.transcribe, *work, model.stream_many(2, clock=None), level_diarizer()):
             with pytest.raises(TypeError, match=r"stays in its process: load the model in each"):
                 pickle.dumps(held)
 

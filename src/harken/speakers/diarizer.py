@@ -10,7 +10,7 @@ import numpy as np
 
 from harken.audio import AudioSource, stream_audio
 from harken.contract import Floats
-from harken.errors import OptionError
+from harken.errors import OptionError, refuse_pickling
 from harken.option_types import check, option
 from harken.results import Segment, Speaker, SpeakerTurn, speakers_of
 from harken.speakers.attribution import SpeakerAttribution
@@ -81,6 +81,8 @@ class Diarizer:
     ) -> None:
         self._segmentation, self._embedding = segmentation, embedding
         self.options, self.voices = options, voices
+
+    __reduce__ = refuse_pickling
 
     def begin(self) -> Diarization:
         """Begin with a recording, whose samples are fed."""
