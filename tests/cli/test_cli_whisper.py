@@ -138,7 +138,7 @@ def test_model_that_whisper_has_downloaded_is_used(job_of, tmp_path, monkeypatch
         ("talks/talk.wav none.mp3", 1, "none.mp3: no such file"),
         ("none.mp3", 1, "none.mp3: no such file"),
         ("", 2, "Missing argument 'AUDIO...'"),
-        ("a.wav --verbose perhaps", 2, "'--verbose': 'perhaps' is not a valid boolean"),
+        ("a.wav --verbose perhaps", 2, "'--verbose': 'perhaps' is neither True nor False"),
         ("a.wav --output_format doc", 2, "'doc' is not one of"),
         ("a.wav --output out", 2, "No such option '--output'"),
         ("a.wav --highlight_words true", 2, "--highlight_words has no effect without --word_timestamps True"),

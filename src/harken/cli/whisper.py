@@ -63,6 +63,14 @@ def _items(convert: Callable[[str], Any], name: str) -> Callable[[str], tuple[An
     return parse
 
 
+def _boolean(text: str | bool) -> bool:
+    """Return a switch of whisper."""
+    try:
+        return click.BOOL.convert(text, None, None)
+    except click.BadParameter:
+        raise click.BadParameter(f"{text!r} is neither True nor False.") from None
+
+
 def _hotwords(text: str) -> tuple[str, ...]:
     """Return the words of a text, which commas separate if there are some."""
     return tuple(text.split("," if "," in text else None))
@@ -84,7 +92,7 @@ class Row:
     name: str = ""
 
 
-_BOOL, _TEXT, _PATH = click.BOOL, parse_text, FilePath()
+_BOOL, _TEXT, _PATH = _boolean, parse_text, FilePath()
 _NUMBER, _INTEGER = number_parser(float, optional=True), number_parser(int, optional=True)
 _OWN = TranscribeOptions()
 ROWS: Mapping[str, Sequence[Row]] = {
@@ -182,7 +190,7 @@ def _option(row: Row, section: str) -> Option:
         default=row.default,
         show_default=row.default not in (None, ""),
         help=row.help or _HELP[name],
-        metavar="True|False" if row.type is click.BOOL else None,
+        metavar="True|False" if row.type is _BOOL else None,
     )
 
 
