@@ -82,6 +82,8 @@ whisper-obsidian-plugin > /v1/audio/transcriptions > openai
     file/r.webm=WAVE model=whisper-1 language=en prompt=Names origin:=app://obsidian.md
 Open WebUI, with an address without /v1 > /audio/transcriptions > openai
     model=Systran/faster-whisper-large-v3-turbo language=en file/a.wav=WAVE
+Groq's library > /openai/v1/audio/transcriptions > openai
+    file/a.mp3=WAVE model=whisper-large-v3
 a program in Java, whose library offers HTTP/2 > /v1/audio/transcriptions > openai
     file/a.mp3=WAVE model=whisper-1 connection:=Upgrade,HTTP2-Settings upgrade:=h2c http2-settings:=AAEAAEAA
 Subtitle Edit > /v1/audio/transcriptions > verbose

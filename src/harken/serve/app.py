@@ -40,7 +40,7 @@ def make_app(service: Service) -> Starlette:
         *live_deepgram.routes(service),
     ]
     document = page.document(described)
-    routes = [*with_short_addresses(described), *page.routes(service, document)]
+    routes = [*with_other_addresses(described), *page.routes(service, document)]
     sockets = {route.path for route in routes if isinstance(route, WebSocketRoute)}
     refusals = {dialect.path: dialect.refuse for dialect in of_files} | {load.path: plain_error}
 
@@ -93,12 +93,16 @@ def make_app(service: Service) -> Starlette:
     return app
 
 
-def with_short_addresses(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
-    """Yield routes, and those of OpenAI's API without its version, which users leave out of the base address."""
+def with_other_addresses(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """Yield routes, and those of OpenAI's API without its version, which users leave out of the base address.
+
+    Groq's clients put a folder before it.
+    """
     for route in routes:
         yield route
         match route:
             case Route(path=path) if path.startswith(OPENAI_PATHS):
-                yield Route(path.removeprefix(VERSION), route.endpoint, methods=[*(route.methods or ())])
+                for other in (path.removeprefix(VERSION), f"/openai{path}"):
+                    yield Route(other, route.endpoint, methods=[*(route.methods or ())])
             case WebSocketRoute(path=path) if path.startswith(OPENAI_PATHS):
                 yield WebSocketRoute(path.removeprefix(VERSION), route.endpoint)
