@@ -271,7 +271,7 @@ class WyomingClient(Client):
     async def drain(self) -> None:
         await self.reads.wait()
 
-    def close(self) -> None:
+    def write_eof(self) -> None:
         self.close_code = 0
 
     def send_audio(self, seconds: float) -> None:

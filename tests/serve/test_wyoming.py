@@ -189,6 +189,7 @@ async def test_frames_may_be_cut_anywhere_and_have_their_data_inline(stage):
     assert b'{"text": "\\ud800"}' in answered
 
 
+BYTES_BEHIND = 1 << 23
 BAD_FRAMES = (
     b"\n",
     b"[]\n",
@@ -208,10 +209,11 @@ BAD_FRAMES = (
 
 
 @played()
-async def test_a_malformed_or_huge_frame_ends_the_connection_in_a_line(stage):
+async def test_a_malformed_or_huge_frame_ends_the_connection_in_a_line_whatever_is_sent_behind_it(stage):
     for frame in BAD_FRAMES:
         async with raw(stage) as (reader, writer):
-            writer.write(frame)
+            writer.write(frame + bytes(BYTES_BEHIND))
+            await writer.drain()
             assert b"invalid_frame" in await reader.read(), frame[:48]
 
 

@@ -44,6 +44,9 @@ from harken.version import __version__
 MAX_CONNECTIONS = 256
 ALLOWED_URIS = "tcp://HOST:PORT, unix:///PATH or stdio://"
 COPY_BYTES = 1 << 16
+LINGER_S = 2.0
+"""Longest time for which what a client still sends is read, and dropped, after the end of its session: a connection
+that is closed with unread bytes is reset, and the client loses the error that it was sent."""
 MAX_LINE_BYTES = 1 << 16
 MAX_DATA_BYTES = 1 << 16
 MAX_PAYLOAD_BYTES = 1 << 20
@@ -207,7 +210,8 @@ class WyomingLine:
             raise ConnectionAbortedError("the client does not read") from None
 
     async def close(self, code: int, reason: str) -> None:
-        self._writer.close()
+        with suppress(OSError):
+            self._writer.write_eof()
 
 
 async def read_event(reader: asyncio.StreamReader) -> WyomingEvent | None:
@@ -351,6 +355,10 @@ async def serve_wyoming(service: Service, uri: str, on_end: Callable[[], object]
         connections.add(task)
         try:
             await Session(service, WyomingTranslator(service)).run(WyomingLine(reader, writer))
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(LINGER_S):
+                    while await reader.read(COPY_BYTES):
+                        pass
         except asyncio.CancelledError:  # the server ends
             return
         finally:
