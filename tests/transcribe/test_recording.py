@@ -149,6 +149,12 @@ def test_clips_past_the_recording_are_cut_or_skipped(clips):
     assert [int(np.any(mel, axis=(0, 1)).sum()) for mel in backend.mels] == [42]
 
 
+def test_speech_is_told_of_the_clips_only():
+    form = work(TranscriptBackend(HELLO), APART, clip_timestamps=(0.1, 0.3, 1.1, 6.3, 7))
+    list(form.segments())
+    assert form.speech == ((pytest.approx(1.1, abs=0.03), pytest.approx(1.15, abs=0.03)), (6.27, 6.3))
+
+
 def test_segments_before_a_read_error_are_delivered():
     def blocks():
         yield NOISE[:WINDOW_SAMPLES]

@@ -143,10 +143,15 @@ class RecordingTranscriber:
 
     @property
     def speech(self) -> tuple[tuple[float, float], ...] | None:
-        """Speech regions found so far, start and end in seconds; None without voice activity detection."""
+        """Speech of the clips found so far, start and end in seconds; None without voice activity detection."""
         if self._segmenter is None:
             return None
-        return tuple((a / FRAMES_PER_SECOND, b / FRAMES_PER_SECOND) for a, b in self._segmenter.regions)
+        spans = (
+            (max(first, start), last if end is None else min(last, end))
+            for start, end in self.options.clips
+            for first, last in self._segmenter.regions
+        )
+        return tuple((a / FRAMES_PER_SECOND, b / FRAMES_PER_SECOND) for a, b in spans if a < b)
 
     @property
     def peak(self) -> float | None:
