@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
 SHORT_SPEECH = Path(audio.__file__).parent / "data" / "short_speech.npz"
 NO_ENCODER = "this backend has no encoder: use reuse_encoder_output"
+OTHER_FEATURES = "features come from a backend of the same kind"
 NO_TOKEN = -1
 """In place of a token or timestamp that there is not."""
 
@@ -24,7 +26,7 @@ Own = TypeVar("Own")
 
 def own_features(features: Features, features_type: type[Own]) -> Own:
     """Return the features; they may not come from a backend of another kind."""
-    assert isinstance(features, features_type), "features come from a backend of the same kind"
+    assert isinstance(features, features_type), OTHER_FEATURES
     return features
 
 
@@ -116,7 +118,7 @@ def with_room(buffer: Floats, kept: int, needed: int) -> Floats:
     return larger
 
 
-class EncodedWindows:
+class EncodedWindows(ABC):
     """Features of a CPU engine, whose encoder output a decoder of either can reuse.
 
     Attributes
@@ -127,9 +129,15 @@ class EncodedWindows:
 
     sparse_positions: SparsePositions | None
 
+    @abstractmethod
     def outputs(self) -> list[Floats]:
         """Return the encoder's output for each window, shape (positions, n_audio_state)."""
-        raise NotImplementedError
+
+
+def encoded_windows(features: Features) -> EncodedWindows:
+    """Return the features; they may not come from a backend that is no CPU engine."""
+    assert isinstance(features, EncodedWindows), OTHER_FEATURES
+    return features
 
 
 def stack_padded(arrays: Sequence[Floats]) -> Floats:

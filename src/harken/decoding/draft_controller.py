@@ -101,7 +101,7 @@ class AcceptanceCounter:
 
 @dataclass(slots=True)
 class DraftController:
-    """What was measured of a model and its drafts, costs and acceptance, and the time budget for drafting.
+    """The measured costs and acceptance of a model and its drafts, and the time budget for drafting.
 
     The unit of cost is a plain step, a step of one row without a draft, as measured at the same time: if the machine is
     busy, both are slow.

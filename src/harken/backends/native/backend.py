@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
-from harken.backends.encoding import NO_ENCODER, EncodedWindows, own_features, own_states, stack_padded
+from harken.backends.encoding import NO_ENCODER, encoded_windows, own_features, own_states, stack_padded
 from harken.backends.loading import load_parts
 from harken.backends.native.decoder import NativeDecoder, NativeFeatures
 from harken.backends.native.encoder import NativeEncoder, NativeEncoderState
@@ -134,7 +134,7 @@ class NativeBackend:
         return stack_padded(own_features(features, NativeFeatures).outputs())
 
     def reuse_encoder_output(self, features: Features) -> NativeFeatures:
-        encoded = own_features(features, EncodedWindows)
+        encoded = encoded_windows(features)
         return self._project(encoded.outputs(), encoded.sparse_positions)
 
     def open_encoder(self, history_frames: int) -> NativeEncoderState:

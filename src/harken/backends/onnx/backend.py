@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
-from harken.backends.encoding import NO_ENCODER, EncodedWindows, own_features, own_states, stack_padded
+from harken.backends.encoding import NO_ENCODER, encoded_windows, own_features, own_states, stack_padded
 from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
@@ -94,7 +94,7 @@ class OnnxBackend:
         return own_features(features, OnnxFeatures).encoder_output
 
     def reuse_encoder_output(self, features: Features) -> OnnxFeatures:
-        encoded = own_features(features, EncodedWindows)
+        encoded = encoded_windows(features)
         outputs = encoded.outputs()
         encoder_output = stack_padded(outputs)
         cross_kv = self._encoder.project(encoder_output)
