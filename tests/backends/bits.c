@@ -366,7 +366,8 @@ static void check_largest_sums_7(int32_t n_large, float other, float size) {
     }
 }
 
-/* Query i finds key 5 i + 3 so much more alike than all others, before and after it, that it gets its value alone. A
+/* Query i finds key 5 i + 3 so much more alike than all others, before and after it, that it gets its value alone, within
+ * half of the largest step: where four values are as large as the largest, 1, their sum is that of 256 steps. A
  * query that is not finite gets NaN, and changes no other; a value that is not makes its channel NaN for all. */
 static void check_head_attention(int32_t size) {
     enum { N = 83, QUERIES = 11, BAD_QUERY = 4, BAD_CHANNEL = 9, PADDED = 2 * HARKEN_KEYS };
@@ -374,9 +375,9 @@ static void check_head_attention(int32_t size) {
     static float queries[QUERIES * HARKEN_MAX_HEAD_SIZE], key_scales[PADDED];
     static int8_t packed_keys[PADDED * HARKEN_MAX_HEAD_SIZE], packed_values[PADDED * HARKEN_MAX_HEAD_SIZE];
     static float value_scales[PADDED / HARKEN_KEYS * HARKEN_MAX_HEAD_SIZE];
-    static int32_t key_offsets[PADDED], value_offsets[PADDED / HARKEN_KEYS * HARKEN_MAX_HEAD_SIZE];
+    static int32_t key_offsets[PADDED];
     struct harken_head head = {N, PADDED, size, packed_keys, key_scales, packed_values, value_scales, key_offsets,
-                               value_offsets, NULL};
+                               NULL};
     struct harken_supported supported = harken_supported_kernels();
     for (int32_t i = 0; i < N * size; i++) {
         keys[i] = draw_float(20);
@@ -393,7 +394,7 @@ static void check_head_attention(int32_t size) {
         for (int32_t j = 0; j < QUERIES * size; j++)
             if (j / size == BAD_QUERY || j % size == BAD_CHANNEL
                     ? !isnan(y[j])
-                    : !(fabsf(y[j] - values[(5 * (j / size) + 3) * size + j % size]) < 5e-3f))
+                    : !(fabsf(y[j] - values[(5 * (j / size) + 3) * size + j % size]) <= 1.0f / 128))
                 exit(10);
     }
 }

@@ -14,6 +14,7 @@ from harken.backends.native.decoder import NativeDecoder, PackedWindow, padded_k
 from harken.backends.native.library import Chunk, Encoder, EncoderLayer, Linear
 from harken.backends.native.packed_file import ArrayShape, Put
 from harken.backends.native.weights import EncoderWeights
+from harken.compiled_library import ABI_VERSION
 from harken.contract import Arrays, Floats, SparsePositions
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
@@ -129,7 +130,8 @@ class PaddingContents:
 
     @property
     def key(self) -> str:
-        return f"padding-{zlib.crc32(repr((self.encoder.dims, self.encoder.bits, self.sample)).encode()):08x}"
+        made_by = ABI_VERSION, self.encoder.dims, self.encoder.bits, self.sample  # whose arithmetic makes the numbers
+        return f"padding-{zlib.crc32(repr(made_by).encode()):08x}"
 
     def arrays(self) -> Iterator[ArrayShape]:
         dims, positions = self.encoder.dims, len(self.sample)

@@ -226,7 +226,6 @@ static void take_heads(struct work *work, struct harken_arena *arena) {
         head.values = harken_take(arena, padded * size, sizeof *head.values);
         head.value_scales = harken_take(arena, padded / HARKEN_KEYS * size, sizeof *head.value_scales);
         head.key_offsets = harken_take(arena, padded, sizeof *head.key_offsets);
-        head.value_offsets = harken_take(arena, padded / HARKEN_KEYS * size, sizeof *head.value_offsets);
         head.bias = work->chunk->key_bias;
         if (arena->memory)
             work->heads[i] = head;

@@ -35,7 +35,7 @@ struct harken_head {
     float *key_scales;       /* (padded) */
     int8_t *values;          /* (padded / 4, size, 4 positions) */
     float *value_scales;     /* (padded / HARKEN_KEYS, size) */
-    int32_t *key_offsets, *value_offsets; /* as many as scales: what the sums of products start with */
+    int32_t *key_offsets;    /* (padded): what the sums of products start with */
     const float *bias;       /* (n): added to the scores of each key; or NULL */
 };
 

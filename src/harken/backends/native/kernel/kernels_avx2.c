@@ -23,11 +23,6 @@ INLINE dot_weights prepare_signed(i8x64 weights) {
     return prepared;
 }
 
-INLINE __m256i add_products(__m256i sums, __m256i unsigned_bytes, __m256i signed_bytes) {
-    __m256i pairs = _mm256_maddubs_epi16(unsigned_bytes, signed_bytes);
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-}
-
 INLINE __m256i four_columns(const int8_t *x) {
     int32_t four;
     memcpy(&four, x, sizeof four);
@@ -37,27 +32,19 @@ INLINE __m256i four_columns(const int8_t *x) {
 INLINE i32x16 dot_signed(i32x16 sums, dot_weights weights, const int8_t *x) {
     __m256i halves[2], columns = four_columns(x);
     memcpy(halves, &sums, sizeof sums);
-    for (int half = 0; half < 2; half++)
-        halves[half] =
-            add_products(halves[half], weights.magnitude[half], _mm256_sign_epi8(columns, weights.weights[half]));
+    for (int half = 0; half < 2; half++) {
+        __m256i with_signs = _mm256_sign_epi8(columns, weights.weights[half]);
+        __m256i pairs = _mm256_maddubs_epi16(weights.magnitude[half], with_signs);
+        halves[half] = _mm256_add_epi32(halves[half], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
     memcpy(&sums, halves, sizeof sums);
     return sums;
 }
 
-INLINE i32x16 dot_unsigned(i32x16 sums, u8x64 weights, const int8_t *x) {
-    __m256i halves[2], bytes[2], columns = four_columns(x);
-    memcpy(halves, &sums, sizeof sums);
-    memcpy(bytes, &weights, sizeof weights);
-    for (int half = 0; half < 2; half++)
-        halves[half] = add_products(halves[half], bytes[half], columns);
-    memcpy(&sums, halves, sizeof sums);
-    return sums;
-}
-
-/* With 7 bits the products of a block are summed in 16 bits, the even pairs of columns apart from the odd ones. What
- * leaves 16 bits on the way comes back: with weights that count from 0 the sums fit (see `quantise`). */
+/* With unsigned weights of up to 7 bits, products are summed in 16 bits, the even pairs of columns apart from the odd ones,
+ * and later in 32. What leaves 16 bits on the way comes back: with weights that count from 0 the sums fit (see `quantise`). */
 typedef struct {
-    __m256i halves[2];
+    __m256i halves[2], wide[2];
 } sums_7;
 #define SUMS_OF_PAIRS
 #define COLUMNS_IN_TURN _Pragma("clang loop unroll(disable)") /* else the weights of all columns go to the stack */
@@ -69,7 +56,14 @@ INLINE u32x16 offset_7(u32x16 totals, u32x16 even_totals) {
 
 INLINE sums_7 start_7(int32_t offset) {
     __m256i half = _mm256_set1_epi32(offset);
-    return (sums_7){{half, half}};
+    return (sums_7){.halves = {half, half}};
+}
+
+/* Sums that go on from others. */
+INLINE sums_7 resume_7(i32x16 sums) {
+    sums_7 resumed = {0};
+    memcpy(resumed.wide, &sums, sizeof sums);
+    return resumed;
 }
 
 INLINE sums_7 dot_7(sums_7 sums, u8x64 weights, const int8_t *x) {
@@ -80,11 +74,20 @@ INLINE sums_7 dot_7(sums_7 sums, u8x64 weights, const int8_t *x) {
     return sums;
 }
 
+/* Adds what was summed in 16 bits to the sums in 32. */
+INLINE sums_7 widen_7(sums_7 sums) {
+    for (int half = 0; half < 2; half++) {
+        __m256i pairs = _mm256_madd_epi16(sums.halves[half], _mm256_set1_epi16(1));
+        sums.wide[half] = _mm256_add_epi32(sums.wide[half], pairs);
+        sums.halves[half] = _mm256_setzero_si256();
+    }
+    return sums;
+}
+
 INLINE i32x16 end_7(sums_7 sums) {
     i32x16 totals;
-    for (int half = 0; half < 2; half++)
-        sums.halves[half] = _mm256_madd_epi16(sums.halves[half], _mm256_set1_epi16(1));
-    memcpy(&totals, &sums, sizeof totals);
+    sums = widen_7(sums);
+    memcpy(&totals, sums.wide, sizeof totals);
     return totals;
 }
 
@@ -109,6 +112,7 @@ INLINE i32x16 dot_pairs(i32x16 sums, pair_weights weights, const int16_t *x) {
     return sums;
 }
 
+#define FETCHING_VECTORS 1 /* a line of weights takes so many instructions that the processor sees few lines ahead */
 #define KERNELS_NAME avx2
 #include "kernels_body.h"
 #pragma clang attribute pop

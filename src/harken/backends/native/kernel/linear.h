@@ -8,6 +8,7 @@
 
 #include "kernels.h"
 
+static const i32x16 EVEN_PAIRS = {-1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0};
 static const float LARGEST_HALF_NORM = 231.0f; /* rounding adds up to 2, and 233 * 140 < 2^15 */
 
 INLINE i8x64 load_bytes(const int8_t *from) {
@@ -49,6 +50,14 @@ INLINE sums_7 dot_7(sums_7 sums, u8x64 weights, const int8_t *x) {
     return dot_unsigned(sums, weights, x);
 }
 
+INLINE sums_7 resume_7(i32x16 sums) {
+    return sums;
+}
+
+INLINE sums_7 widen_7(sums_7 sums) {
+    return sums;
+}
+
 INLINE i32x16 end_7(sums_7 sums) {
     return sums;
 }
@@ -80,15 +89,21 @@ INLINE void dot_block_7(const int8_t *weights, int64_t next, int n_groups, const
             sums[g][i] = end_7(own[g][i]);
 }
 
+/* A block of weights of 4 bits has sums of at most 2 * 8 * 15 * 127, less than 2^15. */
 INLINE void dot_block_4(const int8_t *weights, const int8_t *x, int64_t stride, int n, i32x16 *sums) {
+    sums_7 own[LINEAR_TILE];
+    for (int i = 0; i < n; i++)
+        own[i] = resume_7(sums[i]);
     for (int column = 0; column < HARKEN_BLOCK; column += 8) {
         u8x64 both = (u8x64)load_bytes(weights + column * HARKEN_GROUP / 2);
         u8x64 lower = both & 15, upper = both >> 4;
         for (int i = 0; i < n; i++) {
-            sums[i] = dot_unsigned(sums[i], lower, x + i * stride + column);
-            sums[i] = dot_unsigned(sums[i], upper, x + i * stride + column + 4);
+            own[i] = dot_7(own[i], lower, x + i * stride + column);
+            own[i] = dot_7(own[i], upper, x + i * stride + column + 4);
         }
     }
+    for (int i = 0; i < n; i++)
+        sums[i] = end_7(own[i]);
 }
 
 /* The sum of a block starts so that weights count from 0, where they are stored as unsigned numbers. */
@@ -101,7 +116,7 @@ INLINE int64_t block_bytes(const struct harken_matrix *matrix) {
 }
 
 /* The first tile of a group fetches blocks ahead, and scales, which take a sixteenth as many bytes (with 4 bits an
- * eighth, so they are fetched half as far ahead). One vector waits for nothing else, so it does without. */
+ * eighth, so they are fetched half as far ahead). */
 INLINE void fetch_blocks(const int8_t *weights, const uint16_t *scales, int64_t bytes) {
     fetch((const char *)weights + AHEAD, bytes);
     fetch((const char *)scales + AHEAD / 16, bytes / 16);
@@ -140,7 +155,7 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
             totals[g][i] = splat(0);
     for (int64_t block = 0; block < n_blocks; block++) {
         i32x16 sums[2][LINEAR_TILE];
-        for (int g = 0; first == 0 && n > 1 && g < n_groups; g++)
+        for (int g = 0; first == 0 && n >= FETCHING_VECTORS && g < n_groups; g++)
             fetch_blocks(weights + g * next, scales + g * n_blocks * HARKEN_GROUP, block_bytes(matrix));
         for (int i = 0; bits != 7 && i < n; i++)
             sums[0][i] = splat_integer(first_sum(offsets[i * n_blocks + block], bits));
@@ -386,7 +401,6 @@ static void complete(const struct harken_matrix *matrix, int32_t first_group, in
  * of a half then stays within 16 bits, in which AVX2 can sum them. */
 static void quantise(const float *x, int32_t columns, int normalise, int bits, struct harken_activations *to,
                      int32_t i) {
-    const i32x16 even = {-1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0}; /* lanes of even pairs */
     float mean = 0, factor = 1;
     if (normalise)
         factor = normalising_factor(x, columns, &mean);
@@ -402,8 +416,8 @@ static void quantise(const float *x, int32_t columns, int normalise, int bits, s
             f32x16 a = (load(own) - mean) * factor, b = (load(own + LANES) - mean) * factor;
             f32x16 squares = a * a + b * b;
             largest[block] = __builtin_elementwise_max(magnitude_bits(a), magnitude_bits(b));
-            even_squares[block] = (f32x16)((i32x16)squares & even);
-            odd_squares[block] = (f32x16)((i32x16)squares & ~even);
+            even_squares[block] = (f32x16)((i32x16)squares & EVEN_PAIRS);
+            odd_squares[block] = (f32x16)((i32x16)squares & ~EVEN_PAIRS);
         }
         f32x16 peaks = (f32x16)integer_max_lanes_of_16(largest), scales = peaks * (1.0f / 127);
         f32x16 inverses = (f32x16)((i32x16)(127 / peaks) & (peaks > SMALLEST_PEAK));
@@ -420,7 +434,7 @@ static void quantise(const float *x, int32_t columns, int normalise, int bits, s
             i8x16 narrow[2] = {__builtin_convertvector(a, i8x16), __builtin_convertvector(b, i8x16)};
             memcpy(bytes + block * HARKEN_BLOCK, narrow, sizeof narrow);
             sums[block] = a + b;
-            even_sums[block] = sums[block] & even;
+            even_sums[block] = sums[block] & EVEN_PAIRS;
         }
         u32x16 totals = (u32x16)integer_sum_lanes_of_16(sums);
         totals = bits == 7 ? offset_7(totals, (u32x16)integer_sum_lanes_of_16(even_sums)) : -128u * totals;
