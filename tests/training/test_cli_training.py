@@ -108,7 +108,7 @@ def test_interrupted_labelling_and_training_continue(cli, tmp_path):
     dtypes = [torch.bfloat16, torch.bfloat16, torch.float32]
     cli.monkeypatch.setattr("harken.training.run_directory.fastest_matmul_dtype", lambda: dtypes.pop(0))
     whole, before = run("whole"), {}
-    for *call, number in ((ExampleStore, "put", 2, signal.SIGINT), (ExampleStore, "get", 3, signal.SIGTERM)):
+    for *call, number in ((ExampleStore, "put", 2, signal.SIGINT), (ExampleStore, "get", 2, signal.SIGTERM)):
         with cli.monkeypatch.context() as patch:
             signal_at(patch, *call, number)
             stopped = run("parts")

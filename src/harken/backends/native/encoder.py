@@ -130,7 +130,7 @@ class PaddingContents:
 
     @property
     def key(self) -> str:
-        made_by = ABI_VERSION, self.encoder.dims, self.encoder.bits, self.sample  # whose arithmetic makes the numbers
+        made_by = ABI_VERSION, self.encoder.dims, self.encoder.bits, self.sample
         return f"padding-{zlib.crc32(repr(made_by).encode()):08x}"
 
     def arrays(self) -> Iterator[ArrayShape]:
