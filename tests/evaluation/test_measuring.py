@@ -1,8 +1,5 @@
 """What all commands that measure do: refuse, report, keep results at a signal, and replace no file that is read."""
 
-import json
-import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,13 +7,12 @@ import pytest
 pytest.importorskip("jiwer")
 pytest.importorskip("scipy")
 
-from cli_runner import eventually, signal_at
+from cli_runner import signal_at
 from fakes.backends import window_text
-from fakes.measured import OPTIONS, TEXTS, FixedDiarizer, known_text_recognizer, read_report, write_talks
+from fakes.measured import OPTIONS, TEXTS, FixedDiarizer, known_text_recognizer, read_report
 from harken.cli import measuring as reports
 from harken.evaluation import scoring, speakers
 from harken.results import SpeakerTurn
-from processes import ended, started
 
 COMMANDS = {
     "eval": ("eval", "talks"),
@@ -174,18 +170,3 @@ def test_bad_arguments_fail_in_one_line_before_loading_a_model(cli, talks):
         assert (outcome.code, outcome.out, outcome.err.count("\n"), cli.loaded) == (code, "", 1, []), line
         message = message.replace("/", str(Path("/"))) if code == 5 else message
         assert outcome.err.startswith(f"harken: {message}"), line
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals")
-def test_a_signal_in_a_call_that_does_not_return_ends_the_process_with_the_results(tmp_path):
-    write_talks(tmp_path / "talks")
-    script = Path(__file__).with_name("stuck_harken.py")
-    program, arguments = [sys.executable, str(script)], [*COMMANDS["eval"], *OPTIONS, "--json", "out.json"]
-    with started(arguments, tmp_path, tmp_path / "cache", program=program) as process:
-        assert eventually(lambda: process.poll() is not None or (tmp_path / "stuck").exists())
-        process.send_signal(signal.SIGTERM)
-        outcome = ended(process)
-    assert (outcome.code, outcome.err) == (143, "harken: terminated after 1 of 2 recordings\n")
-    assert "1 recording: 0.5 s" in outcome.out
-    assert json.loads((tmp_path / "out.json").read_text())["complete"] is False
-    assert not [*tmp_path.glob(".*")]
