@@ -9,8 +9,10 @@ pytest.importorskip("scipy")
 
 from cli_runner import signal_at
 from fakes.backends import window_text
-from fakes.measured import OPTIONS, TEXTS, FixedDiarizer, known_text_recognizer, read_report
+from fakes.measured import OPTIONS, TEXTS, FixedDiarizer, known_text_recognizer, read_report, write_talks
+from harken.api import Recognizer
 from harken.cli import measuring as reports
+from harken.errors import OptionError
 from harken.evaluation import scoring, speakers
 from harken.results import SpeakerTurn
 
@@ -63,6 +65,21 @@ def test_a_failed_recording_is_reported_and_the_others_are_measured(measuring):
     assert outcome.err.count("\n") == 1
     assert "1 recording: 0.5 s" in outcome.out
     assert [failed["audio"] for failed in read_report()["failed"]] == ["talks/1.wav"]
+
+
+def test_a_language_that_the_model_does_not_know_names_the_recording_before_the_first_is_transcribed(measuring):
+    def resolve_options(self, options, *, language=None):
+        if language == "de":
+            raise OptionError("language", "de", "en, the only language of the model")
+        return options
+
+    if measuring.name == "eval --speakers":
+        pytest.skip("it transcribes nothing")
+    measuring.patch.setattr(Recognizer, "resolve_options", resolve_options)
+    write_talks(Path("more"), languages=("en", "de"))
+    outcome = measuring.run("more")
+    line = "harken: more/1.wav: language='de': allowed is en, the only language of the model\n"
+    assert (outcome.code, outcome.err, measuring.engine.backend.mels) == (3, line, [])
 
 
 @pytest.mark.parametrize("scored", [False, True], ids=["as it begins", "as it is scored"])
