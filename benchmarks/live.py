@@ -57,7 +57,7 @@ def rows(args: Args) -> Iterator[Row]:
 
 def figures(found: Any, bound: Any) -> Row:
     """Return the figures of one session; the planned waits are those of its latency plan."""
-    interim, commit = found.interim_latency_aware, found.commit_latency_aware
+    interim, commit = (found.latencies.percentiles(kind)["aware"] for kind in ("interim", "commit"))
     return {
         "streams": len(found.runs),
         "minutes": round(found.cost.audio_s / 60, 2),

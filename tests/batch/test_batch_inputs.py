@@ -85,11 +85,6 @@ def test_a_line_that_is_not_allowed_is_refused_by_file_and_number(tmp_path):
         assert len(text) < 500
 
 
-def test_a_language_that_there_is_not_is_refused_by_file_and_number(tmp_path):
-    manifest = write_lines(tmp_path / "m.jsonl", {"audio_filepath": "a.wav", "language": "klingon"})
-    assert refusal(manifest).startswith(f"{manifest}:1: language='klingon': allowed is one of en, zh")
-
-
 def test_two_lines_of_one_id_are_refused_by_both_their_numbers_and_equal_ones_are_done_once(tmp_path):
     line = {"audio_filepath": "a.wav", "id": 7}
     manifest = write_lines(tmp_path / "m.jsonl", line, line)

@@ -62,12 +62,6 @@ def test_show_lists_the_contents(cli, tiny):
     assert len(facts["digest"]) == 64
 
 
-def test_missing_model_is_an_error(cli):
-    outcome = cli.run("models", "show", "none.bin")
-    assert outcome.code == 4
-    assert outcome.err.startswith("harken: none.bin: no such model; allowed is ")
-
-
 def test_check_passes_an_intact_model_and_fails_for_a_nan_weight_or_a_wrong_vocabulary(cli, tiny):
     outcome = cli.run("models", "check", tiny)
     assert (outcome.code, outcome.err) == (0, "")

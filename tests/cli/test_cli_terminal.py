@@ -15,6 +15,7 @@ from harken.formats import printable
 from transcripts import segment
 
 HOSTILE = "a\x1b]0;owned\x07b\x9b31mc\0d\x7fe\rf\udcffg"
+COLOURED = "\x1b[31m[-a-]\x1b[0m\x1b[32m{+b+}\x1b[0m \u202b\u05d0\u202c\n"
 ESCAPED = r"a\u001b]0;owned\u0007b\u009b31mc\u0000d\u007fe\u000df\udcffg"
 
 
@@ -48,19 +49,13 @@ def one_terminal(monkeypatch):
         (write_stderr, f"{HOSTILE}\n\tb", f"{ESCAPED}\n\tb\n"),
         (write_stderr, "gnp\u202egpj.\u2028exe", "gnp\\u202egpj.\\u2028exe\n"),
         (write_stdout, '{"text": "\x9b\udcff"}\n', '{"text": "\\u009b\\udcff"}\n'),  # JSON stays JSON
+        (write_stdout, COLOURED, COLOURED),  # colours of harken, directions of text
     ],
 )
-def test_what_steers_a_terminal_is_written_as_escapes(monkeypatch, write, text, written):
+def test_what_steers_a_terminal_is_written_as_escapes_and_nothing_else(monkeypatch, write, text, written):
     terminal = one_terminal(monkeypatch)
     write(text)
     assert terminal.getvalue() == written
-
-
-def test_colours_of_harken_and_directions_of_text_stay_on_standard_output(monkeypatch):
-    terminal = one_terminal(monkeypatch)
-    text = "\x1b[31m[-a-]\x1b[0m\x1b[32m{+b+}\x1b[0m \u202b\u05d0\u202c\n"
-    write_stdout(text)
-    assert terminal.getvalue() == text
 
 
 def test_heading_and_line_of_a_segment_are_harmless():

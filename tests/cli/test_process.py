@@ -13,6 +13,7 @@ import pytest
 
 from audio_files import AUDIO_FORMATS
 from cli_runner import Outcome, eventually
+from fakes.measured import write_talks
 from harken.audio import load_audio
 from harken.cli.exits import SIGNALS
 from processes import ended, run, speech, started
@@ -90,6 +91,20 @@ def test_first_signal_ends_the_command_and_keeps_what_was_done(talk, busy):
     assert outcome == Outcome(code=128 + SIGHUP, out="", err=f"harken: talk.wav: {SIGNALS[SIGHUP]} {saved}\n")
     assert (folder / "talk.txt.partial").read_text() == "one\ntwo\n"
     assert sorted(os.listdir(folder)) == ["talk.txt.partial", "talk.wav"]
+
+
+def test_first_signal_in_a_long_call_keeps_what_was_measured(tmp_path):
+    pytest.importorskip("jiwer")
+    write_talks(tmp_path / "talks", ("one", "two", "three"), ("en",) * 3)
+    arguments, program = ["eval", "talks", "--no-vad", "--json", "out.json"], prepared(BUSY["in a long call"])
+    with started(arguments, tmp_path, tmp_path, program=program) as process:
+        assert process.stderr.readline() == b"third window\n"
+        process.send_signal(SIGTERM)
+        outcome = ended(process, limit_s=LIMIT_S)
+    assert (outcome.code, outcome.err) == (143, "harken: terminated after 2 of 3 recordings\n")
+    assert "2 recordings: 1.0 s" in outcome.out
+    assert json.loads((tmp_path / "out.json").read_text())["complete"] is False
+    assert sorted(os.listdir(tmp_path)) == ["out.json", "talks"]
 
 
 def waits_for_input(process):

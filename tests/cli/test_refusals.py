@@ -88,11 +88,12 @@ REFUSED = [
     ("listen talk.wav --batch-size 1", 2, "No such option '--batch-size'"),
     # decode
     ("decode talk.wav --batch-size 2", 2, "--batch-size 2: allowed is 1, as windows are shown"),
-    # eval, bench
+    # eval
     ("eval . --json -", 2, "'--json': '-': allowed is a file, since standard output shows the text"),
     ("eval . --html -", 2, "'--html': '-': allowed is a file, since standard output shows the text"),
     ("eval . --hypotheses -", 2, "'--hypotheses': '-': allowed is a file, since standard output shows"),
-    ("bench talk.wav --json -", 2, "'--json': '-': allowed is a file, since standard output shows the text"),
+    # models
+    ("models show none.bin", 4, "none.bin: no such model; allowed is "),
     # mcp
     ("mcp", 2, "Missing option '--root'"),
     ("mcp --root none", 2, "Invalid value for '--root': Directory 'none' does not exist"),

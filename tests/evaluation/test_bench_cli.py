@@ -1,13 +1,12 @@
 """``harken bench`` and ``transcribe --verbose``: tables, JSON, and what they say of drafts."""
 
 import re
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
-from fakes.measured import OPTIONS, TEXTS, read_report, table_rows, write_talks
+from fakes.measured import OPTIONS, TEXTS, read_report, table_rows
 from harken import Recognizer
 from harken.backends.numpy import NumpyBackend
 from harken.decoding import Assistant, SpeculativeDecoder
@@ -66,14 +65,6 @@ def test_recordings_without_text_have_no_error_rates_and_a_limit_reduces_them(cl
     assert "WER" not in outcome.out
     assert "2 recordings: 1.0 s of audio, median of 2 passes\n" in outcome.out
     assert "1 recording: 0.5 s" in cli.run("bench", "talks", "--limit", "1", *OPTIONS).out
-
-
-def test_recordings_of_the_same_name_in_two_manifests_are_refused(cli):
-    Path("more").mkdir()
-    write_talks(Path("more/talks"))
-    outcome = cli.run("bench", "talks", "more/talks", *OPTIONS)
-    assert (outcome.code, cli.loaded) == (3, [])
-    assert "there is another talks/0.wav" in outcome.err
 
 
 def test_missing_extra_is_reported_with_its_install_command(cli):

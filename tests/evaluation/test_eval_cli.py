@@ -10,7 +10,7 @@ from cli_runner import signal_at
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from fakes.measured import read_report, without_times, write_talks
 from harken.api import Recognizer
-from harken.errors import ManifestError, OptionError
+from harken.errors import ManifestError
 from harken.evaluation import evaluate
 from tiny_models import TOKENIZER
 
@@ -151,19 +151,6 @@ def test_script_that_the_manifest_asks_for_is_written(cli, talks):
     outcome = cli.run("eval", "talks", *SPACED)
     assert (outcome.code, outcome.err) == (0, "")
     assert "  0.00 %    0 of    2 characters  talks/0.wav" in outcome.out
-
-
-def test_language_of_a_manifest_that_the_model_does_not_know_names_the_recording(cli, talks):
-    def resolve_options(self, options, *, language=None):
-        if language == "de":
-            raise OptionError("language", "de", "en, the only language of the model")
-        return options
-
-    cli.monkeypatch.setattr(Recognizer, "resolve_options", resolve_options)
-    (talks / "manifest.jsonl").write_text('{"audio": "0.wav", "text": "eins", "language": "de"}')
-    outcome = cli.run("eval", "talks")
-    line = "harken: talks/0.wav: language='de': allowed is en, the only language of the model\n"
-    assert (outcome.code, outcome.err) == (3, line)
 
 
 def test_an_evaluation_of_no_recordings_is_refused():

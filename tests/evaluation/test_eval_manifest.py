@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from audio_files import AUDIO_FORMATS
-from harken.errors import ManifestError, OutputError
+from harken.errors import ManifestError
 from harken.evaluation.evaluate import open_hypotheses
 from harken.evaluation.scoring import EvalHypothesis
 from harken.formats.cue_check import read_cues
@@ -197,11 +197,6 @@ def test_file_that_holds_something_else_is_named_and_left_as_it_is(path, content
     with pytest.raises(ManifestError, match=f"hypotheses.jsonl:{complaint}"), open_hypotheses(path, BY):
         pass
     assert path.read_bytes() == content
-
-
-def test_unwritable_file_is_an_output_error(tmp_path):
-    with pytest.raises(OutputError, match="cannot be written"), open_hypotheses(tmp_path, BY):
-        pass
 
 
 def test_line_cut_anywhere_is_written_again(path):

@@ -174,6 +174,7 @@ REFUSED = [
     (("distill", "model", "--data", "speech", "--layers", 3), 2, "--layers 3: allowed is 1 to 2"),
     (("distill", "model", "--data", "speech", "--time-limit", "nan"), 2, "'nan' is not a number of the range"),
     (("adapt", "model", "--data", "speech"), 2, "--hears 'live': allowed is whole, with"),
+    (("adapt", "model", "--data", "speech", "--hears="), 2, "--hears '': allowed is one or more of live"),
     (("finetune", "model", "--data", "speech"), 3, "manifest.jsonl"),
     (("finetune", "model", "--data", "mute.jsonl"), 3, "nothing tells what is said"),
     ((*FINETUNE, "--out", "y" * 5000), 5, "cannot be made a folder"),

@@ -11,7 +11,6 @@ from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.backends.numpy.backend import NumpyBackend, NumpyEncoderState, NumpyFeatures
 from harken.checkpoints.adapter import adapted_names
-from harken.errors import OptionError
 from harken.streaming import SpeechEnded, SpeechStarted
 from harken.streaming.config import PRESETS
 from harken.streaming.utterance_audio import TRAILING_SILENCE_FRAMES
@@ -213,8 +212,3 @@ def test_an_adapter_that_has_learnt_nothing_changes_nothing(tmp_path):
         changed = with_changes(objective.weights, objective.trainable)
         expected = run_encoder(training.weights, SHORT_DIMS, torch.from_numpy(whole.mel))
         torch.testing.assert_close(objective.encode(changed, example, training=True), expected)
-
-
-def test_an_adapter_that_hears_nothing_is_refused():
-    with pytest.raises(OptionError, match=r"hears=\(\): allowed is one or more of live, whole"):
-        AdaptOptions(hears=())

@@ -302,9 +302,8 @@ def _speed_measurement(
         ]
         return Report(recordings=count, text="".join(text), as_json=as_json)
 
-    rounds = run_rounds(engines, eval_recordings, options, params["repeat"])
     return Measurement(
-        outcomes=chain.from_iterable((*one.failures, one) for one in rounds),
+        outcomes=run_rounds(engines, eval_recordings, options, params["repeat"]),
         report=make_report,
         recordings=len(eval_recordings),
         durations_s=[recording.seconds for recording in eval_recordings],

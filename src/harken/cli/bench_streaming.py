@@ -13,7 +13,6 @@ from typing import Any
 from harken.api import Recognizer
 from harken.cli.measuring import Measurement, Report, Row, format_heading, table_rows
 from harken.cli.terminal import format_table, pluralize
-from harken.evaluation.error_rate import ErrorRate
 from harken.evaluation.live_runs import (
     ComputeCost,
     JoinedStream,
@@ -32,10 +31,13 @@ from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
 LIVE_ROWS: tuple[Row[LiveSummary], ...] = (
-    Row("word shown, s: median / 95 % / longest", lambda timing: timing.interim_latency_aware),
-    Row("  as if computing took no time", lambda timing: timing.interim_latency_unaware),
-    Row("word committed, s", lambda timing: timing.commit_latency_aware),
-    Row("  as if computing took no time", lambda timing: timing.commit_latency_unaware),
+    Row(
+        "word shown, s: median / 95 % / longest",
+        lambda timing: timing.latencies.percentiles("interim")["aware"],
+    ),
+    Row("  as if computing took no time", lambda timing: timing.latencies.percentiles("interim")["unaware"]),
+    Row("word committed, s", lambda timing: timing.latencies.percentiles("commit")["aware"]),
+    Row("  as if computing took no time", lambda timing: timing.latencies.percentiles("commit")["unaware"]),
     Row("largest lag behind the audio, s", lambda timing: max(run.lag_s for run in timing.runs)),
     Row("WER offline, %", lambda timing: timing.offline_wer),
     Row("WER of the segments, %", lambda timing: timing.final_wer),
@@ -171,17 +173,17 @@ def _describe_config(config: StreamingConfig) -> str:
 def _timing_json(timing: LiveSummary) -> dict[str, Any]:
     latencies = timing.latencies
     return {
-        "interim": as_json({"aware": timing.interim_latency_aware, "unaware": timing.interim_latency_unaware}),
-        "commit": as_json({"aware": timing.commit_latency_aware, "unaware": timing.commit_latency_unaware}),
+        "interim": as_json(latencies.percentiles("interim")),
+        "commit": as_json(latencies.percentiles("commit")),
         "words": {
             "timed": len(latencies.words),
             "unmatched_hypothesis": latencies.unmatched_hypothesis_words,
             "unmatched_reference": latencies.unmatched_reference_words,
         },
         "wer": {
-            "offline": _error_rate(timing.offline_wer),
-            "final": _error_rate(timing.final_wer),
-            "interim": _error_rate(timing.interim_wer),
+            "offline": timing.offline_wer and timing.offline_wer.rate,
+            "final": timing.final_wer and timing.final_wer.rate,
+            "interim": timing.interim_wer and timing.interim_wer.rate,
             "relative_increase": timing.relative_wer_increase,
         },
         "cost": _cost_json(timing.cost),
@@ -197,7 +199,3 @@ def _cost_json(cost: ComputeCost) -> dict[str, float]:
         "real_time_factor": cost.real_time_factor,
         "cpu_real_time_factor": cost.cpu_real_time_factor,
     }
-
-
-def _error_rate(error: ErrorRate | None) -> float | None:
-    return None if error is None else error.rate

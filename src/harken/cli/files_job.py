@@ -181,7 +181,12 @@ class _FilesRun:
         if not durations_s:
             return {}
         diarizer = self.job.diarizer  # before the model, which may take long: its options may be wrong
-        progress = (_batch_progress if self._is_batch else _progress)(self.job.screen, durations_s)
+        screen = self.job.screen
+        progress = (
+            _batch_progress(screen, durations_s)
+            if self._is_batch
+            else {source: screen.track(source, duration_s) for source, duration_s in durations_s.items()}
+        )
         callbacks = {
             index: Callbacks(
                 on_progress=progress[source], on_window_end=partial(self._log_rejected_attempts, source)
@@ -313,13 +318,8 @@ class _TranscriptPrinter:
             self._screen.write_stdout(chunk)
 
 
-def _progress(screen: Screen, durations_s: Mapping[str, float | None]) -> dict[str, ProgressCallback]:
-    """Return the progress callbacks of recordings that are decoded one after another."""
-    return {source: screen.track(source, duration_s) for source, duration_s in durations_s.items()}
-
-
 def _batch_progress(screen: Screen, durations_s: Mapping[str, float | None]) -> dict[str, ProgressCallback]:
-    """Return those of recordings that are decoded in one batch, and have one bar."""
+    """Return the progress callbacks of recordings that are decoded in one batch, and have one bar."""
     show = screen.track_all(f"{len(durations_s)} recordings", durations_s.values())
     all_done_s = dict.fromkeys(durations_s, 0.0)
 

@@ -192,7 +192,7 @@ def _transcribe(
         for block in reader:
             outputs.samples += len(block)
             run_and_show(partial(session.feed, block))
-            if reader.lost_s and not loss_told:
+            if reader.source.lost_s and not loss_told:
                 loss_told = True
                 warn("this machine was too busy to read all audio; silence replaces the lost part")
             for line in outputs.news():

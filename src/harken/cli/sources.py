@@ -184,7 +184,7 @@ class AudioReader:
 
     def __init__(self, source: LiveSource, on_audio: Callable[[Floats], None] = lambda block: None) -> None:
         self.stop: Stop | None = None
-        self._source, self._on_audio = source, on_audio
+        self.source, self._on_audio = source, on_audio
         self._queue: SimpleQueue[Floats | BaseException | None] = SimpleQueue()
         self._max_blocks = round((_LIVE_BEHIND_S if source.live else _FILE_AHEAD_S) / BLOCK_S)
         self._closed = self._answered_early = False
@@ -201,11 +201,6 @@ class AudioReader:
         self._signal_handling.close()
         self._thread.join(3 * _POLL_S)  # a thread that waits for a pipe is left running
 
-    @property
-    def lost_s(self) -> float:
-        """Seconds of audio that the source has lost so far."""
-        return self._source.lost_s
-
     def __iter__(self) -> Iterator[Floats]:
         """Yield the blocks in order; of a live source, also those read before a signal.
 
@@ -216,7 +211,7 @@ class AudioReader:
         """
         while True:
             stopped_before = self.stop is not None
-            if stopped_before and not self._source.live:
+            if stopped_before and not self.source.live:
                 return
             try:
                 block = self._queue.get(timeout=_POLL_S)
@@ -230,7 +225,7 @@ class AudioReader:
                 if self.stop and isinstance(block, AudioError):
                     return  # the signal ended the sender too, in the middle of its audio
                 raise block
-            if not self._source.live:
+            if not self.source.live:
                 self._on_audio(block)
             yield block
 
@@ -238,7 +233,7 @@ class AudioReader:
         """Read the source to its end, in the thread."""
         end: BaseException | None = None
         try:
-            with closing(self._source.blocks()) as blocks:
+            with closing(self.source.blocks()) as blocks:
                 for block in blocks:
                     if self._ended:
                         break
@@ -250,7 +245,7 @@ class AudioReader:
 
     def _deliver(self, block: Floats) -> None:
         """Put a block into the queue as soon as there is room."""
-        if self._source.live:
+        if self.source.live:
             self._on_audio(block)
         while self._queue.qsize() >= self._max_blocks and not self._ended:
             sleep(_POLL_S)

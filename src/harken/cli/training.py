@@ -162,14 +162,12 @@ def run_task(
 
     with Screen(params["progress"], counts=True) as screen, handling_signals(on_signal, waiting()):
 
-        def is_over() -> bool:
-            return perf_counter() - began_s > limit_s
+        def should_stop() -> bool:
+            return bool(signals) or perf_counter() - began_s > limit_s
 
         def on_progress(stage: str, done: int, total: int) -> None:
-            if signals:
-                raise _interrupted_stop(signals)
-            if is_over():
-                raise _TimeIsOver
+            if should_stop():
+                raise _StopBeforeSteps
             screen.update(stage, stage, done, total)
 
         def on_evaluation(point: EvalPoint) -> None:
@@ -184,10 +182,10 @@ def run_task(
             on_warning=screen.write_stderr,
             on_step=lambda done, total, loss: screen.update("step", f"step, loss {loss:.3f}", done, total),
             on_evaluation=on_evaluation,
-            should_stop=lambda: bool(signals) or is_over(),
+            should_stop=should_stop,
         )
         finished = False
-        with suppress(_TimeIsOver):
+        with suppress(_StopBeforeSteps):
             finished = train(callbacks)
         if not finished:
             if signals:
@@ -196,8 +194,8 @@ def run_task(
     write_stdout(_format_curve(task.run_directory.load_learning_curve()))
 
 
-class _TimeIsOver(Exception):
-    """The time limit has passed before the first step."""
+class _StopBeforeSteps(Exception):
+    """The work is to stop before the first step."""
 
 
 def _interrupted_stop(signals: Sequence[int]) -> Stop:

@@ -265,6 +265,14 @@ class Latencies(Summed):
     unmatched_hypothesis_words: int = 0
     unmatched_reference_words: int = 0
 
+    def percentiles(self, kind: str) -> dict[str, Percentiles | None]:
+        """Return those of the ``interim`` or the ``commit`` latencies, ``aware`` of computing time and ``unaware``."""
+        delays: list[StreamTime] = [getattr(word, f"{kind}_latency") for word in self.words]
+        return {
+            "aware": Percentiles.of(each.computation_aware_s for each in delays),
+            "unaware": Percentiles.of(each.computation_unaware_s for each in delays),
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:

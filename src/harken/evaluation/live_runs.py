@@ -23,8 +23,6 @@ from harken.evaluation.evaluate import reference_language, resolve_entry_options
 from harken.evaluation.latency import (
     Display,
     Latencies,
-    Percentiles,
-    WordLatency,
     measure_latencies,
     simulate_real_time,
     timed,
@@ -279,15 +277,11 @@ def run_live(
 class LiveSummary:
     """Totals of the runs of one setting over all streams; of the runs over each, the one of median time counts.
 
-    Latencies are those of `WordLatency`, without and with computing time; None where no word has one. The word errors
-    are those of the last text displayed before the segments, of the segments, and of the offline transcript.
+    The word errors are those of the last text displayed before the segments, of the segments, and of the offline
+    transcript.
     """
 
     runs: Sequence[LiveRun]
-    interim_latency_unaware: Percentiles | None
-    interim_latency_aware: Percentiles | None
-    commit_latency_unaware: Percentiles | None
-    commit_latency_aware: Percentiles | None
     latencies: Latencies
     counts: LiveCounts
     interim_wer: ErrorRate | None
@@ -317,10 +311,6 @@ class LiveSummary:
 def summarise_live(rounds: Sequence[LiveRound], name: str, options: TranscribeOptions) -> LiveSummary:
     """Add up the runs of one setting, given its name and the options of the rounds."""
     runs = [median_run(live_round.runs[name], lambda run: run.cost.wall_s) for live_round in rounds]
-    latencies: Latencies = reduce(add, (run.latencies for run in runs), Latencies())
-
-    def percentiles(delay_s: Callable[[WordLatency], float]) -> Percentiles | None:
-        return Percentiles.of(map(delay_s, latencies.words))
 
     def wer(texts: Iterable[str]) -> ErrorRate | None:
         return summarise(
@@ -331,11 +321,7 @@ def summarise_live(rounds: Sequence[LiveRound], name: str, options: TranscribeOp
 
     return LiveSummary(
         runs=runs,
-        interim_latency_unaware=percentiles(lambda word: word.interim_latency.computation_unaware_s),
-        interim_latency_aware=percentiles(lambda word: word.interim_latency.computation_aware_s),
-        commit_latency_unaware=percentiles(lambda word: word.commit_latency.computation_unaware_s),
-        commit_latency_aware=percentiles(lambda word: word.commit_latency.computation_aware_s),
-        latencies=latencies,
+        latencies=reduce(add, (run.latencies for run in runs), Latencies()),
         counts=reduce(add, (run.counts for run in runs), LiveCounts()),
         interim_wer=wer(run.interim_text for run in runs),
         final_wer=wer(run.final_text for run in runs),

@@ -48,12 +48,6 @@ class Round:
     recordings: tuple[Entry, ...]
     runs: Mapping[str, Sequence[Run]]
 
-    @property
-    def failures(self) -> Iterable[Failure]:
-        """The recordings that could not be read, each once."""
-        outcomes = (outcome for runs in self.runs.values() for run in runs for outcome in run.results)
-        return {outcome.entry.name: outcome for outcome in outcomes if isinstance(outcome, Failure)}.values()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
@@ -87,12 +81,17 @@ def run_rounds(
     recordings: Sequence[Entry],
     options: TranscribeOptions,
     repeats: int,
-) -> Iterator[Round]:
+) -> Iterator[Round | Failure]:
     """Run engines over the same recordings in turn, so that a busy minute of the machine affects all of them.
 
     With a `batch_size` above 1 all recordings of one language are a round, otherwise every recording is one. Before the
     first round each engine warms up on some of its recordings; which one runs first rotates. They get the language of
     the entry, unless the options name one.
+
+    Yields
+    ------
+    Round or Failure
+        The recordings of a round that could not be read come before it, each once.
 
     Raises
     ------
@@ -110,6 +109,9 @@ def run_rounds(
         runs: dict[str, list[Run]] = {name: [] for name in engines}
         for name in rotation(engines, round_index, repeats):
             runs[name].append(_transcribe(engines[name], batch, replace(options, language=language)))
+        outcomes = (outcome for own in runs.values() for run in own for outcome in run.results)
+        failures = {outcome.entry.name: outcome for outcome in outcomes if isinstance(outcome, Failure)}
+        yield from failures.values()
         yield Round(recordings=batch, runs=runs)
 
 

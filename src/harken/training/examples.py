@@ -68,10 +68,6 @@ class ExampleStore:
         """Return the path of the file for a window, whether or not it exists."""
         return self.folder / f"{window.key}.npz"
 
-    def has(self, window: TrainingWindow) -> bool:
-        """Return whether the example of a window is stored."""
-        return self.path(window).is_file()
-
     @contextmanager
     def _open(self, window: TrainingWindow) -> Iterator[Any]:
         """Open the file of an example; raise an `OutputError` if it cannot be read."""
@@ -270,7 +266,7 @@ def label_windows(
     for done, window in enumerate(windows):
         progress(done, len(windows))
         group = window.group, window.held_out
-        if not store.has(window):
+        if not store.path(window).is_file():
             store.put(window, labeller()(window, previous_texts.get(group, [])))
         text = store.first_text(window)
         previous_texts[group] = [token for token in text if token < eot] or previous_texts.get(group, [])

@@ -124,7 +124,10 @@ class Objective(ABC):
             weights = with_changes(self.weights, self.trainable)
             encoder_output = self.encode(weights, example, training=False)
             states = run_decoder(weights, self.dims, batch.tokens, encoder_output)
-            return score_predictions(F.linear(states[batch.is_target], weights[TOKEN_EMBEDDING]), batch.labels)
+            logits = F.linear(states[batch.is_target], weights[TOKEN_EMBEDDING])
+            total_loss = float(F.cross_entropy(logits.float(), batch.labels, reduction="sum"))
+            correct = (logits.argmax(-1) == batch.labels).numpy()
+            return Acceptance(len(correct), int(correct.sum()), count_forward_passes(correct), total_loss)
 
     def encode(self, weights: NamedWeights, example: Example, *, training: bool) -> Tensor:
         """Return the output of the encoder for an example: here what the example holds."""
@@ -227,13 +230,6 @@ def mask_time(encoder_output: Tensor, fraction: float) -> Tensor:
     for start, length in zip(starts, lengths, strict=True):
         mask[start : start + length] = True
     return encoder_output.masked_fill(mask, 0.0)
-
-
-def score_predictions(logits: Tensor, labels: Tensor) -> Acceptance:
-    """Count the correct predictions in logits of shape (positions, n_vocab)."""
-    total_loss = float(F.cross_entropy(logits.float(), labels, reduction="sum"))
-    correct = (logits.argmax(-1) == labels).numpy()
-    return Acceptance(len(correct), int(correct.sum()), count_forward_passes(correct), total_loss)
 
 
 def autocast(dtype: torch.dtype) -> AbstractContextManager[None]:
