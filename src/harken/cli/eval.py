@@ -282,7 +282,7 @@ def _speakers_measurement(
     return Measurement(
         outcomes=evaluate_speakers(
             entries,
-            partial(load_diarizer, threads=params["threads"]),
+            partial(load_diarizer, threads=params["threads"], download=params["download"]),
             partial(load_model_with_status, screen, params) if params["words"] else None,
             options,
             turns=params["turns"],

@@ -64,7 +64,7 @@ EMBEDDING = Source(
     "?Revision=v1.0.0&FilePath=campplus_cn_en_common.pt",
 )
 """3D-Speaker's CAM++ for Chinese and English, as its authors publish it."""
-_WAY_ON = f"give a directory with {SEGMENTATION.name} and {EMBEDDING.name} by --speaker-model DIR"
+_WAY_ON = f"give a directory with {SEGMENTATION.name} and {EMBEDDING.name} by --speaker-model DIR or {ENVIRONMENT_VARIABLE}"
 
 
 def resolve_speaker_models(model: str | os.PathLike[str] | None, *, download: bool = True) -> tuple[Path, Path]:
