@@ -37,9 +37,10 @@ def test_rows_have_the_text_that_transcribe_gives_and_faulty_files_an_error(make
     (tmp_path / "talk.flac").write_bytes(JFK.read_bytes())
     (tmp_path / "damaged.flac").write_bytes(b"fLaC" + bytes(range(256)) * 9)
     (tmp_path / "empty.flac").touch()
-    lines = [
-        {"audio_filepath": f"{name}.flac", "duration": 11} for name in ("talk", "damaged", "empty", "missing")
-    ]
+    (tmp_path / "german.flac").write_bytes(JFK.read_bytes())
+    names = ("talk", "damaged", "empty", "missing", "german")
+    lines = [{"audio_filepath": f"{name}.flac", "duration": 11} for name in names]
+    lines[-1]["language"] = "de"  # which tiny.en does not know
     lines[0] |= {"speaker": {"name": "J"}, "text": "reference"}
     manifest = write_lines(tmp_path / "manifest.jsonl", *lines)
     summary = run_batch(manifest, tmp_path / "out", make_options(shard_minutes=0.1), load=LOAD)
@@ -49,9 +50,10 @@ def test_rows_have_the_text_that_transcribe_gives_and_faulty_files_an_error(make
     assert talk["speaker"] == {"name": "J"}
     assert talk["input_text"] == "reference"
     errors = {"damaged.flac": "AudioError", "empty.flac": "AudioError", "missing.flac": "AudioNotFound"}
+    errors["german.flac"] = "OptionError"
     assert {name: row["error"]["type"] for name, row in rows.items()} == errors
     assert all(name in row["error"]["message"] for name, row in rows.items())
-    assert (summary.complete, summary.rows, summary.failed) == (True, 4, 3)
+    assert (summary.complete, summary.rows, summary.failed) == (True, 5, 4)
 
 
 @pytest.mark.real

@@ -15,6 +15,7 @@ from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window
 from fakes.live_sessions import ScriptedLiveSession
 from fakes.measured import OPTIONS, SCRIPT, TEXTS, known_text_recognizer, read_report, table_rows
 from harken import Recognizer, TranscribeOptions
+from harken.errors import OptionError
 from harken.evaluation.live_runs import (
     JoinedStream,
     LiveCounts,
@@ -80,6 +81,18 @@ def test_reference_words_are_transcribed_without_text():
     recognizer = Recognizer(backend, TOKENIZER, "recital")
     words = reference_word_times(recognizer, stream, stream.load(), NO_VAD)
     assert "".join(word.text for word in words) == " One dog"
+
+
+def test_a_text_that_is_not_that_of_its_recording_fails_by_its_name_and_the_others_are_measured():
+    recognizer = known_text_recognizer()
+    spoken = recognizer.align(None, "One dog.")
+    too_long = OptionError("text", "999 tokens", "at most 445 tokens for one window")
+    recognizer.align = Mock(side_effect=[too_long, spoken])
+    streams = [JoinedStream(recordings=(recording(number),)) for number in range(2)]
+    sessions = {"a": lambda options: ScriptedLiveSession(SCRIPT)}
+    failure, live_round = run_live_rounds(recognizer, sessions, streams, NO_VAD, block_samples=320, repeats=1)
+    assert failure.reason.startswith(f"{Path('talks/0.wav')}: text='999 tokens'")
+    assert live_round.stream.entry.name == "talks/1.wav"
 
 
 def test_run_has_texts_counts_and_latencies():

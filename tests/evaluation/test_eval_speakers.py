@@ -176,6 +176,14 @@ def test_each_recording_and_the_totals_are_printed(cli, talk):
     assert result["recordings"][0]["errors"]["missed_s"] == pytest.approx(1.0)
 
 
+def test_models_of_speakers_are_not_downloaded_where_that_is_forbidden(cli, talk):
+    cli.monkeypatch.delenv("HARKEN_SPEAKER_MODEL", raising=False)
+    cli.monkeypatch.setenv("HARKEN_CACHE", "empty")
+    outcome = cli.run("eval", "--speakers", "--no-words", "--no-download", "talks")
+    assert outcome.code == 4
+    assert "downloads are off" in outcome.err
+
+
 def test_turns_that_are_there_are_scored_and_missing_ones_are_named(cli, talk):
     arguments = ("eval", "--speakers", "--turns", "found", "talks", "--quiet")
     Path("found").mkdir()

@@ -162,6 +162,7 @@ REFUSED = [
     ("eval talks --compare talks/other.jsonl", 3, "talks/other.jsonl: lacks 1 of the recordings, the first is"),
     ("eval talks --compare=--worst=3", 2, "--compare '--worst=3': allowed are options of the model and"),
     ("eval talks --compare=--beams", 2, "--compare '--beams': No such option '--beams'"),
+    ("eval talks --compare=--hotwords", 2, "--compare '--hotwords': Option '--hotwords' requires an argument"),
     ("eval talks --beam-size 1 --compare=--patience=2", 2, "--patience has no effect with --beam-size 1"),
     ("eval talks --compare=--detect --language en", 2, "--detect and --language exclude each other"),
     ("eval talks --speakers --compare a.jsonl", 2, "--compare has no effect with --speakers"),

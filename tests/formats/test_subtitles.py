@@ -8,10 +8,10 @@ from unicodedata import category
 
 import pytest
 
-from harken.errors import OptionError
+from harken.errors import ManifestError, OptionError
 from harken.formats import Layout, make_writer, render
 from harken.formats.base import columns
-from harken.formats.cue_check import check_cues, parse_cues
+from harken.formats.cue_check import check_cues, parse_cues, read_cues
 from harken.formats.cues import Cue
 from transcripts import parse_srt, spoken, transcript
 
@@ -224,6 +224,15 @@ def test_cues_of_any_program_are_read_without_markup(line_end):
         Cue(start_s=1.5, end_s=2.0, text="Hello &\nhello.", speaker="Anna B"),
         Cue(start_s=3723.004, end_s=3724.5, text="Bob: Yes.", speaker="Bob"),
     ]
+
+
+def test_times_that_cannot_be_read_are_refused_and_their_cue_is_not_left_out(tmp_path):
+    subtitles = tmp_path / "a.srt"
+    subtitles.write_text("1\n00:00:01,500 --> 00:00:02,500\nOne\n\n2\n0:00:03,5 --> 0:00:04,5\nTwo\n")
+    with pytest.raises(
+        ManifestError, match=r"a\.srt:6: times='0:00:03,5 --> 0:00:04,5': allowed is a line such as"
+    ):
+        read_cues(subtitles)
 
 
 def test_segment_without_words_is_one_cue_and_ends_the_cue_before():

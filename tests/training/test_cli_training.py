@@ -9,17 +9,19 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small_training import all_equal, torch
 
 import harken
+from audio_files import wav_bytes
 from checkpoint_files import random_weights
 from cli_runner import signal_at
 from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.checkpoints.huggingface import export
 from harken.training.examples import ExampleStore
 from tiny_models import DIMS, TOKENIZER
-from training_data import write_model, write_speech
+from training_data import RATE, write_model, write_speech
 
 FINETUNE = ("finetune", "model", "--data", "labelled")
 SHORT_TRAINING = (
@@ -209,6 +211,27 @@ def test_refused_training_does_not_block_its_folder(cli, tmp_path):
     )
     assert not (tmp_path / "out").exists()
     assert cli.run(*arguments, "--epochs", 1).code == 0
+
+
+def test_a_recording_whose_text_cannot_be_its_own_is_left_out_by_name(cli, tmp_path):
+    """One without speech teaches no silence, and text for more than a window does not end the work on the others."""
+    folder = shutil.copytree("labelled", tmp_path / "labelled")
+    silence = np.zeros(3 * RATE, "<i2")
+    (folder / "silent.wav").write_bytes(wav_bytes(silence))
+    (folder / "long.wav").write_bytes((folder / "0.wav").read_bytes())
+    with (folder / "manifest.jsonl").open("a") as manifest:
+        for name, text in (("silent", "ask"), ("long", "ask not " * 999)):
+            manifest.write(f'{{"audio": "{name}.wav", "text": "{text}", "speaker": 0}}\n')
+    arguments = ("finetune", "model", "--data", folder, "--out", tmp_path / "out", *SHORT_TRAINING)
+    outcome = cli.run(*arguments, "--epochs", 1, "--held-out-fraction", 0.5, "--no-speech-fraction", 1)
+    assert outcome.code == 0, outcome.err
+    notes = [line for line in outcome.err.splitlines() if "left out" in line]
+    assert [line.partition(": left out: ")[0] for line in notes] == [
+        str(folder / f"{name}.wav") for name in ("silent", "long")
+    ]
+    windows = (tmp_path / "out" / "training" / "windows.jsonl").read_text()
+    assert "silent.wav" not in windows
+    assert "long.wav" not in windows
 
 
 def test_recordings_are_learnt_from_though_held_out_ones_have_their_names(cli, tmp_path):

@@ -153,7 +153,7 @@ class Worker:
             )
         except OptionError as error:  # a language that the model does not know
             for recording in recordings:
-                yield recording, error_row(recording, "OptionError", str(error))
+                yield recording, error_row(recording, "OptionError", f"{recording.shown_name}: {error}")
             return
         for recording, file, limit in zip(recordings, files, limits, strict=True):
             limit.transcription = transcription = transcriptions.popleft()

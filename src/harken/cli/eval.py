@@ -59,6 +59,7 @@ speakers_option = partial(evaluation_option, no_effect=without_flag("speakers"))
 
 # Options of the model that do not change the text.
 _TEXT_NEUTRAL_OPTIONS = ("threads", "download")
+_ANY_MANIFEST = "."
 _ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect and --hypotheses"
 
 
@@ -185,8 +186,10 @@ def _changed(context: click.Context, text: str) -> dict[str, Any]:
     # On Windows a backslash separates folders, and escapes nothing.
     typed = text.replace("\\", "\\\\") if os.name == "nt" else text
     try:
-        arguments = [*shlex.split(typed), "--", *context.params["manifests"]]
-        changes = command.make_context(context.info_name, arguments, parent=context.parent)
+        # Manifests before the options: behind them, the last option would take what follows for its value.
+        changes = command.make_context(
+            context.info_name, [_ANY_MANIFEST, *shlex.split(typed)], parent=context.parent
+        )
     except ValueError as error:
         raise click.UsageError(f"{where}: {error}") from error
     except click.UsageError as error:
@@ -198,7 +201,7 @@ def _changed(context: click.Context, text: str) -> dict[str, Any]:
         *model_params(given),
         *(field.name for field in fields(TranscribeOptions)),
     }
-    if given.pop("manifests") != context.params["manifests"] or not given.keys() <= settings:
+    if given.pop("manifests") != (_ANY_MANIFEST,) or not given.keys() <= settings:
         raise click.UsageError(f"{where}: {_ALLOWED_CHANGES}")
     changes.params = context.params | {"hypotheses": None} | given
     refuse_options_in_vain(command, changes)
@@ -279,7 +282,7 @@ def _speakers_measurement(
     return Measurement(
         outcomes=evaluate_speakers(
             entries,
-            partial(load_diarizer, threads=params["threads"]),
+            partial(load_diarizer, threads=params["threads"], download=params["download"]),
             partial(load_model_with_status, screen, params) if params["words"] else None,
             options,
             turns=params["turns"],

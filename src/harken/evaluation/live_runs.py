@@ -17,7 +17,7 @@ import numpy as np
 from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.contract import Floats
-from harken.errors import AudioError
+from harken.errors import AudioError, OptionError
 from harken.evaluation.error_rate import ErrorRate, Summed
 from harken.evaluation.evaluate import reference_language, resolve_entry_options
 from harken.evaluation.latency import (
@@ -94,7 +94,7 @@ def reference_word_times(
     Raises
     ------
     AudioError
-        If the text does not match a long recording.
+        If a text does not match its recording.
     """
     words: list[Word] = []
     start_s = 0.0
@@ -102,7 +102,10 @@ def reference_word_times(
         found: Iterable[Word]
         if text := recording.text:
             # Words in capitals are many tokens each, which makes their times less exact.
-            found = recognizer.align(samples, text.lower() if text.isupper() else text, options)
+            try:
+                found = recognizer.align(samples, text.lower() if text.isupper() else text, options)
+            except (AudioError, OptionError) as error:  # the text is that of another recording, or too long
+                raise AudioError(f"{recording.path}: {error}") from error
         else:
             segments = recognizer.transcribe(samples, options, word_timestamps=True).result().segments
             found = (word for segment in segments for word in segment.words)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 
-from harken.errors import ManifestError
+from harken.errors import ManifestError, OptionError
 from harken.files import decode, read_file
 from harken.formats.base import Layout, columns, is_wide
 from harken.formats.cues import LONG_PAUSE_S, SENTENCE_END, Cue
@@ -17,8 +17,10 @@ from harken.formats.cues import LONG_PAUSE_S, SENTENCE_END, Cue
 TOLERANCE_S = 0.0015
 """Times in files are rounded to milliseconds."""
 _ALLOWED = "allowed is a file in the format srt or vtt"
+_ALLOWED_TIMES = "a line such as 00:01:02,003 --> 00:01:04,500"
 _CLOCK = r"(?:(\d+):)?(\d\d):(\d\d)[.,](\d{3})"
 _TIMES = re.compile(rf"\s*{_CLOCK}\s*-->\s*{_CLOCK}(?:\s.*)?")
+_LIKE_TIMES = re.compile(r"\s*\d+:[\d:.,]*\s*-->")
 _VOICE, _NAME = re.compile(r"<v(?:\.[^\s>]*)? ([^>]*)>"), re.compile(r"([^:]{1,40}): ")
 _MARKUP = re.compile(r"<[^>\n]*>|\{\\[^}\n]*\}")
 # Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
@@ -128,9 +130,12 @@ def read_cues(path: str | os.PathLike[str]) -> list[Cue]:
     Raises
     ------
     ManifestError
-        If the file cannot be read, or is of another kind.
+        If the file cannot be read, is of another kind, or has times that are not read, whose cue would be left out.
     """
     text = decode(read_file(Path(path), _ALLOWED), str(path))
+    for number, line in enumerate(re.split("\r\n?|\n", text), start=1):
+        if _LIKE_TIMES.match(line) and not _TIMES.fullmatch(line):
+            raise ManifestError(f"{path}:{number}: {OptionError('times', line.strip(), _ALLOWED_TIMES)}")
     cues = [*parse_cues(text)]
     # Without speech an srt file is empty, and a vtt file its heading, which may go on after this word.
     if not cues and text.split(maxsplit=1)[:1] not in ([], ["WEBVTT"]):

@@ -64,7 +64,8 @@ EMBEDDING = Source(
     "?Revision=v1.0.0&FilePath=campplus_cn_en_common.pt",
 )
 """3D-Speaker's CAM++ for Chinese and English, as its authors publish it."""
-_WAY_ON = f"give a directory with {SEGMENTATION.name} and {EMBEDDING.name} by --speaker-model DIR"
+_FILES = f"a directory with {SEGMENTATION.name} and {EMBEDDING.name}"
+_WAY_ON = f"give {_FILES} by --speaker-model DIR or {ENVIRONMENT_VARIABLE}"
 
 
 def resolve_speaker_models(model: str | os.PathLike[str] | None, *, download: bool = True) -> tuple[Path, Path]:
@@ -103,9 +104,7 @@ def _files_in(folder: Path) -> tuple[Path, Path]:
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         reason = f"has no {' and no '.join(missing)}" if folder.is_dir() else "is not a directory"
-        raise CheckpointNotFound(
-            f"{folder}: {reason}; allowed is a directory with {SEGMENTATION.name} and {EMBEDDING.name}"
-        )
+        raise CheckpointNotFound(f"{folder}: {reason}; allowed is {_FILES}")
     return files
 
 

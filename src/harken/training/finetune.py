@@ -14,7 +14,7 @@ from torch import Tensor
 from harken.api import Recognizer
 from harken.checkpoints.huggingface import export
 from harken.contract import Floats
-from harken.errors import ManifestError
+from harken.errors import AudioError, ManifestError, OptionError
 from harken.manifests import Entry
 from harken.results import Word
 from harken.training.examples import (
@@ -69,7 +69,7 @@ def finetune(task: TrainingTask[FineTuneOptions], freeze_encoder: bool, callback
     weights = as_tensors(task.checkpoint.weights)
     recognizer = cache(task.load_recognizer)
     labeller = manifest_labeller(task, recognizer, weights if freeze_encoder else None)
-    windows, held_out = prepare_examples(task, _speech_aligner(recognizer), lambda: labeller, callbacks)
+    windows, held_out = prepare_examples(task, _speech_aligner(task, recognizer), lambda: labeller, callbacks)
     trainable = {
         name: values.requires_grad_()
         for name, values in weights.items()
@@ -128,17 +128,30 @@ def manifest_labeller(
     return label
 
 
-def _speech_aligner(recognizer: Callable[[], Recognizer]) -> SpeechFinder:
-    """Return a speech finder that aligns recordings longer than a window with their text and splits them."""
+def _speech_aligner(task: TrainingTask[FineTuneOptions], recognizer: Callable[[], Recognizer]) -> SpeechFinder:
+    """Return a speech finder that aligns recordings longer than a window with their text and splits them.
+
+    A recording whose text cannot be what is said in it has an AudioError.
+    """
 
     def align(entry: Entry) -> tuple[tuple[SpeechSpan, ...], float]:
         regions, duration_s = find_speech(entry, SPEECH_PAD_S)
-        if not entry.text.strip() or not regions:
+        if not entry.text.strip():
             return (), duration_s
+        if not regions:  # to learn silence here would teach the model to leave out what is said quietly
+            raise AudioError(f"{entry.path}: left out: it has a text, and no speech is found in it")
         start_s, end_s = regions[0].start_s, regions[-1].end_s
         if end_s - start_s <= MAX_SPEECH_S:
+            n_tokens, most = len(task.tokenizer.encode(entry.text)), task.checkpoint.dims.n_text_ctx
+            if n_tokens > most:
+                raise AudioError(
+                    f"{entry.path}: left out: its text has {n_tokens} tokens; allowed are at most {most}"
+                )
             return (replace(regions[0], end_s=end_s, text=entry.text),), duration_s
-        words = recognizer().align(entry.path, entry.text, language=entry.language)
+        try:
+            words = recognizer().align(entry.path, entry.text, language=entry.language)
+        except (AudioError, OptionError) as error:
+            raise AudioError(f"{entry.path}: left out: {error}") from error
         return tuple(split_at_pauses(str(entry.path), words, duration_s)), duration_s
 
     return align
