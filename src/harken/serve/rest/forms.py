@@ -258,7 +258,7 @@ class Form:
         for name, upload in self._uploads:
             if name == self._recording:
                 return upload
-        raise missing_field(self._recording, "a recording")
+        raise missing_field(self._recording, "a recording (a part with a filename)")
 
     def take_upload(self) -> Upload:
         """Return the recording, to be closed by the caller."""
