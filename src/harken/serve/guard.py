@@ -143,8 +143,8 @@ class Guard:
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Raise a `RequestError` if the request is not allowed."""
-        host = headers.get("host", "")
-        if not self._is_allowed_host(host):
+        host = headers.get("host")  # None is HTTP/1.0 of a program, such as a load balancer: browsers send one
+        if host is not None and not self._is_allowed_host(host):
             raise RequestError(
                 f"Host {host!r} is not a name of this server; the option --allowed-host {_without_port(host)}, or "
                 f"HARKEN_ALLOWED_HOST={_without_port(host)} in its environment, allows it",
