@@ -56,6 +56,12 @@ def test_addresses_and_own_names_are_allowed_hosts_and_names_of_other_sites_are_
         assert asked(local, host=host) == (403, "host")
 
 
+def test_a_load_balancer_that_names_no_host_is_told_the_health(local):
+    with socket.create_connection(("127.0.0.1", local.port)) as balancer:
+        balancer.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert balancer.recv(1000).startswith(b"HTTP/1.1 200")
+
+
 def test_pages_of_the_server_and_of_friends_may_use_it_and_other_pages_may_not(local):
     for origin in (local.url, "https://friend.example"):
         reply = local.http.get("/v1/models", headers={"origin": origin})

@@ -66,6 +66,16 @@ def test_a_file_that_is_too_large_is_refused_before_its_end():
         assert line == "the request is larger than 0.05 MB, which are allowed"
 
 
+def test_who_reads_only_after_the_whole_body_reads_why_it_was_refused():
+    body = bytes(20_000_000)  # more than the buffers between the two take
+    with (
+        serving_tones(max_upload_mb=0.05) as server,
+        connection(server, f"Connection: close\r\nContent-Length: {len(body)}") as client,
+    ):
+        client.sendall(body)
+        assert client.makefile("rb").read().startswith(b"HTTP/1.1 413")
+
+
 def test_hours_of_silence_in_kilobytes_are_refused_by_their_header():
     with serving_tones() as server:
         assert len(silent_flac()) < 50_000

@@ -6,8 +6,10 @@ browsers set and scripts cannot, tell such pages apart.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from http import HTTPStatus
@@ -35,6 +37,10 @@ KEY_SCHEMES = ("bearer", "token")
 """What stands before a key; clients of Deepgram say token, in browsers as the subprotocol before the key."""
 GONE = 499
 """Status of requests whose client went away before the response, as other servers log it."""
+BODY_HEADERS = {"content-length", "transfer-encoding"}
+"""Headers of which a request with a body has one."""
+LINGER_S = 30.0
+"""Seconds for which the rest of a body is read after its response."""
 PREFLIGHT_S = "600"
 USUAL_HEADERS = "authorization, content-type, x-api-key"
 ANY = "*"
@@ -119,13 +125,13 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        request = _LoggedRequest(scope, headers, send, self._allowed_origin(headers))
+        request = _LoggedRequest(scope, headers, receive, send, self._allowed_origin(headers))
         try:
             self._check(scope, headers)
             if _is_preflight(scope, headers):
                 await Response(status_code=HTTPStatus.NO_CONTENT)(scope, receive, request.send)
             else:
-                await self._app(scope, receive, request.send)
+                await self._app(scope, request.receive, request.send)
         except ClientDisconnect:
             return
         except Exception as error:
@@ -137,8 +143,8 @@ class Guard:
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Raise a `RequestError` if the request is not allowed."""
-        host = headers.get("host", "")
-        if not self._is_allowed_host(host):
+        host = headers.get("host")  # None is HTTP/1.0 of a program, such as a load balancer: browsers send one
+        if host is not None and not self._is_allowed_host(host):
             raise RequestError(
                 f"Host {host!r} is not a name of this server; the option --allowed-host {_without_port(host)}, or "
                 f"HARKEN_ALLOWED_HOST={_without_port(host)} in its environment, allows it",
@@ -188,8 +194,12 @@ class Guard:
 class _LoggedRequest:
     """The sending of a response, with the number of its request, and the line about it in the log."""
 
-    def __init__(self, scope: Scope, headers: Headers, send: Send, origin: str | None) -> None:
-        self._scope, self._headers, self._send, self._origin = scope, headers, send, origin
+    def __init__(
+        self, scope: Scope, headers: Headers, receive: Receive, send: Send, origin: str | None
+    ) -> None:
+        self._scope, self._headers, self._origin = scope, headers, origin
+        self._receive, self._send = receive, send
+        self._is_unread = scope["type"] == "http" and bool(BODY_HEADERS & {*headers})
         self._id = f"req_{uuid4().hex}"
         self._start_s = monotonic()
         self._status = GONE
@@ -199,6 +209,12 @@ class _LoggedRequest:
     def has_begun(self) -> bool:
         """True once the response has a status."""
         return self._status != GONE
+
+    async def receive(self) -> Message:
+        """Receive a message."""
+        message = await self._receive()
+        self._is_unread = message.get("more_body", False)
+        return message
 
     async def send(self, message: Message) -> None:
         """Send a message; a response gets the number of the request, and the headers for scripts of other pages."""
@@ -215,7 +231,21 @@ class _LoggedRequest:
                 headers["access-control-allow-methods"] = "GET, POST, DELETE"
                 headers["access-control-expose-headers"] = "x-request-id, retry-after, x-should-retry"
                 headers["access-control-max-age"] = PREFLIGHT_S
+        if self._is_unread and message["type"] == "http.response.body" and not message.get("more_body"):
+            await self._send({**message, "more_body": True})
+            await self._read_rest()
+            message = {"type": "http.response.body"}
         await self._send(message)
+
+    async def _read_rest(self) -> None:
+        """Read for a while what still comes of a body, so that its sender reads the response.
+
+        A connection that is closed on what nobody has read is reset, and the response may be lost.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while self._is_unread:
+                    await self.receive()
 
     def finish(self) -> tuple[str, int, float]:
         """Write the line of the log; return the route, the status and the seconds."""

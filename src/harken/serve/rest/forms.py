@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
+import re
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -42,6 +44,8 @@ MAX_FIELD_BYTES = 4 << 20
 MAX_FIELDS_BYTES = 16 << 20
 """All fields together; they are kept in memory, unlike files."""
 FORM_TYPE = "multipart/form-data"
+_LIST_SUFFIX = re.compile(r"\[\d*\]$")
+"""What follows the names of lists; PHP cannot repeat a field, so its programs number them."""
 CHARSETS = ("utf-8", "ascii")
 FLAGS = dict.fromkeys(("true", "1", "yes", "y", "on"), True) | dict.fromkeys(
     ("false", "0", "no", "n", "off"), False
@@ -185,7 +189,7 @@ def probe_duration_s(upload: Upload) -> float | None:
 
 
 class Form:
-    """The fields of a form; `x[]` is the same field as `x`, and an empty field is none.
+    """The fields of a form; `x[]` and `x[0]` are the same field as `x`, and an empty field is none.
 
     Its methods raise `RequestError` for a field whose value is not of the kind that they return.
 
@@ -204,11 +208,11 @@ class Form:
             if isinstance(value, UploadFile):
                 self._uploads.append((name, Upload(value.file, value.size or 0, value.filename or "")))
             elif value.strip():
-                self._texts[name.removesuffix("[]")].append(value)
+                self._texts[_LIST_SUFFIX.sub("", name)].append(value)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the values of a field that may be given several times."""
-        return tuple(self._texts.get(name, ()))
+        """Return the values of a field that may be given several times, or as a JSON array."""
+        return tuple(each for value in self._texts.get(name, ()) for each in _listed(value))
 
     def text(self, name: str) -> str | None:
         """Return the value of a field, the last one if it was given several times."""
@@ -254,7 +258,7 @@ class Form:
         for name, upload in self._uploads:
             if name == self._recording:
                 return upload
-        raise missing_field(self._recording, "a recording")
+        raise missing_field(self._recording, "a recording (a part with a filename)")
 
     def take_upload(self) -> Upload:
         """Return the recording, to be closed by the caller."""
@@ -356,6 +360,16 @@ class _Parser(MultiPartParser):
             yield chunk
         if not self._ended:
             raise MultiPartException("it is cut short")
+
+
+def _listed(value: str) -> list[str]:
+    """Return the texts of a JSON array, or the value itself if it is none."""
+    try:
+        texts = json.loads(value)
+    except (ValueError, RecursionError):
+        texts = None
+    is_list = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+    return texts if is_list else [value]
 
 
 def missing_field(name: str, what: str = "it") -> RequestError:

@@ -109,7 +109,8 @@ class Models:
         if ANY in self._aliases:
             return self._aliases[ANY]
         known = ", ".join([*self.ids, *sorted(self._aliases)])
-        message = f"model {name[:100]!r} is not served; allowed is one of {known}"
+        option = f"the option --alias '*={self.ids[0]}' allows any name"
+        message = f"model {name[:100]!r} is not served; allowed is one of {known}; {option}"
         # With a status of 400, as to clients a 404 says that the route is missing.
         raise RequestError(message, code="model_not_found", param="model")
 
