@@ -485,7 +485,8 @@ class Recognizer:
         audio : path, "-", file or ndarray
             As for `transcribe`. One that is longer than a window is kept in memory and transcribed first.
         text : str
-            Text that is spoken in the recording, all of it and nothing else.
+            Text that is spoken in the recording. In one longer than a window, speech that the text lacks is passed
+            over, and a passage that is not spoken moves no other word.
         options, **keywords
             As for `transcribe`. Up to 30 s only `language`, `languages`, `fidelity` and the options of voice activity
             detection have an effect.
@@ -499,10 +500,11 @@ class Recognizer:
         Raises
         ------
         AudioError
-            If the recording cannot be read; or if one longer than a window has speech, but no word of the text, in a
-            whole window.
+            If the recording cannot be read; or if in one longer than a window hardly a word of the text is
+            recognized.
         OptionError
-            If more text falls on a window than fits into the decoder (about 440 tokens), or as for `transcribe`.
+            If the text of a recording of up to a window does not fit into the decoder (about 440 tokens), or as for
+            `transcribe`.
 
         Examples
         --------

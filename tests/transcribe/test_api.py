@@ -225,8 +225,16 @@ class TestAlign:
         assert all(before.end_s <= word.start_s for before, word in pairwise(words))
         assert words[0].start_s < WINDOW_S < words[-1].end_s <= 3 * WINDOW_S
 
+    def test_a_passage_that_is_not_spoken_may_be_longer_than_a_window_has_room_for(self):
+        model = use_texts(window_text(0, "一二", 18), window_text(0, "三四", 18), window_text(0, "五六", 18))
+        text = "一二" + "七" * 99 + "三四五六"
+        words = model.align(NOISE, text, AS_IT_IS, language="zh", hallucination_threshold=None)
+        assert "".join(word.text for word in words) == text
+        assert all(before.end_s <= word.start_s for before, word in pairwise(words))
+        assert min(word.probability for word in words) == 0
+
     def test_a_text_that_is_not_of_the_recording_or_too_long_is_refused(self):
-        with pytest.raises(AudioError, match=r"does not match the text from 0\.00 s on"):
+        with pytest.raises(AudioError, match=r"does not match the text: 0 of \d words"):
             use_texts(ONE).align(NOISE, "seven", AS_IT_IS, language="en")
         with pytest.raises(OptionError, match=r"text='100 tokens': allowed is at most \d+ tokens"):
             use_texts(ONE).align(NOISE[:1600], "x" * 99, language="en")
@@ -361,6 +369,26 @@ class TestTinyEnglish:
         assert all(before.end_s <= word.start_s for before, word in pairwise(words))
         *_, said_word, other = tiny.align(EXAMPLE, "And so my fellow walruses")
         assert other.probability < 0.01 < said_word.probability
+
+    def test_speech_that_the_text_lacks_and_a_passage_that_is_not_spoken_move_no_other_word(self):
+        tiny, speech, part_s = recognizer("int8"), load_audio(EXAMPLE), 8
+        first, second = speech[: part_s * 16_000], speech[part_s * 16_000 :]
+        foreign = np.tile(speech[::-1], 3)  # backwards
+        texts = (
+            "And so, my fellow Americans, ask not what your country can do for you,",
+            "ask what you can do for your country.",
+        )
+        unspoken = " ".join(f"Chapter {number}." for number in range(250))
+        samples = np.concatenate([first, foreign, second])
+        words = tiny.align(samples, " ".join([texts[0], unspoken, texts[1]]))
+        behind_s = (len(first) + len(foreign)) / 16_000
+        expected = [
+            (word.text, pytest.approx(word.start_s + shift_s, abs=0.2))
+            for text, part, shift_s in zip(texts, (first, second), (0, behind_s), strict=True)
+            for word in tiny.align(part, text)
+        ]
+        n_first, n_second = (len(text.split()) for text in texts)
+        assert [(word.text, word.start_s) for word in (*words[:n_first], *words[-n_second:])] == expected
 
     def test_one_recognizer_serves_several_threads(self):
         tiny, speech = recognizer("int8"), load_audio(EXAMPLE)

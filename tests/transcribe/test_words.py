@@ -2,7 +2,7 @@
 
 import json
 import re
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -300,18 +300,17 @@ def recognized(words):
 @pytest.mark.parametrize(
     ("text", "words", "language", "chunks"),
     [
-        ("a b", "", "en", [("a b", 10.0)]),  # a short recording is one
         # In the longest pause of the second half, or in the first one, where no later words match;
         ("A, b c! D.", " a 0-1| b 4-6| c 7-8| d 8.2-11", "en", [("A, b ", 6.5), ("c! D.", 12.0)]),
         (
             "one two three four",
             *(" one 0-1| two 2-3| tree 7-8| four 8-11", "en", [("one ", 1.5), ("two three four", 11.0)]),
         ),
-        # what was recognized wrongly is skipped.
+        # beside what was recognized wrongly, it is next to what was recognized right.
         (
             "Call me Ishmael. Some years ago",
             *(" call 0-1| me 1-2| fish 2-7| some 8-8.5| years 8.6-9| ago 9-12", "en"),
-            [("Call me Ishmael. Some ", 8.55), ("years ago", 13.0)],
+            [("Call me Ishmael. ", 7.8), ("Some years ago", 13.0)],
         ),
         # Vowel marks and accents may be written or not.
         ("قَالَ رَبِّ", " قال 0-1| رب 8-11", "ar", [("قَالَ ", 4.5), ("رَبِّ", 12.0)]),
@@ -324,16 +323,46 @@ def recognized(words):
     ],
 )
 def test_text_is_split_between_words_that_were_recognized(text, words, language, chunks):
-    found = list(split_text(text, recognized(words), chunks[-1][1], 10.0, language=language))
+    duration_s = chunks[-1][1]
+    found = list(split_text(text, recognized(words), duration_s, 10.0, lambda _: True, language=language))
     assert [(chunk.text, chunk.end_s) for chunk in found] == chunks
     assert [chunk.start_s for chunk in found] == [0.0, *(chunk.end_s for chunk in found[:-1])]
 
 
 def test_text_that_does_not_match_the_recording_is_refused():
-    message = r"the recording does not match the text from 0\.00 s on; allowed .* 10 s"
     for words in ("", " x 0-1| y 2-3", " a 1-2| x 7-9"):
-        with pytest.raises(AudioError, match=message):
-            list(split_text("a b", recognized(words), 20.0, 10.0, language="en"))
+        with pytest.raises(
+            AudioError, match=r"does not match the text: 0 of \d words .* allowed are more than 10%"
+        ):
+            list(split_text("a b", recognized(words), 20.0, 10.0, lambda _: True, language="en"))
+
+
+@given(
+    passages=st.lists(st.tuples(st.sampled_from(["both", "speech", "text"]), st.integers(3, 60)), max_size=8),
+    language=st.sampled_from(["en", "zh"]),
+)
+def test_words_are_looked_for_where_they_are_spoken_also_beside_passages_of_one_of_both(passages, language):
+    """What the text lacks, or only the text has, may be longer than a chunk."""
+    known = {"both": range(0x4E00, 0x6000), "speech": range(0x6000, 0x7000), "text": range(0x7000, 0x8000)}
+    signs = {kind: iter(map(chr, codes)) for kind, codes in known.items()}
+    text, words, separator = [], [], "" if language == "zh" else " "
+    for kind, size in [*passages, ("both", 60)]:
+        for sign in islice(signs[kind], size):
+            text += [sign] if kind != "speech" else []
+            words += [separator + sign + f" {len(words)}-{len(words) + 0.9}"] if kind != "text" else []
+    found = split_text(
+        separator.join(text),
+        recognized("|".join(words)),
+        len(words),
+        10.0,
+        lambda part: len(part) < 40,
+        language=language,
+    )
+    spoken_s = {word.text.strip(): word.start_s for word in recognized("|".join(words))}
+    for chunk in found:
+        times_s = [spoken_s[sign] for sign in chunk.text.replace(" ", "") if sign in spoken_s]
+        assert all(chunk.start_s <= time_s < chunk.end_s for time_s in times_s)
+        assert round(chunk.end_s - chunk.start_s, 3) <= 10.0
 
 
 # --- a known text as the draft ------------------------------------------------------------------------------

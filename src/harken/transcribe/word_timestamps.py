@@ -274,8 +274,7 @@ def align_tokens(
         return _NO_TOKENS
     sot_sequence = tokenizer.sot_sequence(language, task, timestamps=False)
     prompt = (*sot_sequence, *tokens, tokenizer.eot)
-    if len(prompt) > backend.dims.n_text_ctx:
-        room = backend.dims.n_text_ctx - len(sot_sequence) - 1
+    if len(tokens) > (room := text_room(backend, tokenizer, language)):
         raise OptionError("text", f"{len(tokens)} tokens", f"at most {room} tokens for one window")
     session = backend.open_session(features, [audio_index], len(prompt), attention=True)
     logits = session.extend([prompt], last_n=len(tokens) + 2)
@@ -292,6 +291,11 @@ def align_tokens(
         precise=bool(word_heads),
         probabilities=np.array(probabilities, np.float32),
     )
+
+
+def text_room(backend: Backend, tokenizer: Tokenizer, language: str) -> int:
+    """Return the number of tokens that `align_tokens` may be given for one window."""
+    return backend.dims.n_text_ctx - len(tokenizer.sot_sequence(language, timestamps=False)) - 1
 
 
 def words_by_segment(
