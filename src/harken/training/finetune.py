@@ -34,6 +34,8 @@ from harken.transcribe.language_id import language_probabilities
 
 SPEECH_PAD_S = 0.1
 """Seconds of audio kept around speech; short, as the timestamps should mark its start and end."""
+UNHEARD_PROBABILITY, MAX_UNHEARD = 1e-3, 0.1
+"""Probability below which a word of an aligned text is taken for one that is not spoken, and their largest share."""
 
 
 def finetune(task: TrainingTask[FineTuneOptions], freeze_encoder: bool, callbacks: TrainingCallbacks) -> bool:
@@ -152,6 +154,12 @@ def _speech_aligner(task: TrainingTask[FineTuneOptions], recognizer: Callable[[]
             words = recognizer().align(entry.path, entry.text, language=entry.language)
         except (AudioError, OptionError) as error:
             raise AudioError(f"{entry.path}: left out: {error}") from error
+        unheard = sum(word.probability < UNHEARD_PROBABILITY for word in words)
+        if unheard > MAX_UNHEARD * len(words):
+            raise AudioError(
+                f"{entry.path}: left out: {unheard} of {len(words)} words of its text are not heard in it; "
+                f"allowed is one of {1 / MAX_UNHEARD:.0f}"
+            )
         return tuple(split_at_pauses(str(entry.path), words, duration_s)), duration_s
 
     return align
