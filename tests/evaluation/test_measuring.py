@@ -74,7 +74,7 @@ def test_a_language_that_the_model_does_not_know_names_the_recording_before_the_
         return options
 
     if measuring.name == "eval --speakers":
-        pytest.skip("it transcribes nothing")
+        pytest.skip("its engine reads no recording")
     measuring.patch.setattr(Recognizer, "resolve_options", resolve_options)
     write_talks(Path("more"), languages=("en", "de"))
     outcome = measuring.run("more")
