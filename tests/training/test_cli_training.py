@@ -17,8 +17,10 @@ import harken
 from audio_files import wav_bytes
 from checkpoint_files import random_weights
 from cli_runner import signal_at
+from harken.api import Recognizer
 from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.checkpoints.huggingface import export
+from harken.results import Word
 from harken.training.examples import ExampleStore
 from tiny_models import DIMS, TOKENIZER
 from training_data import RATE, write_model, write_speech
@@ -232,6 +234,25 @@ def test_a_recording_whose_text_cannot_be_its_own_is_left_out_by_name(cli, tmp_p
     windows = (tmp_path / "out" / "training" / "windows.jsonl").read_text()
     assert "silent.wav" not in windows
     assert "long.wav" not in windows
+
+
+def test_a_recording_in_which_the_words_of_its_text_are_not_heard_is_left_out_by_name(cli, tmp_path):
+    def align(self, audio, text, **options):
+        heard = Path(audio).name != "0.wav"
+        return tuple(
+            Word(start_s=0.2 * i, end_s=0.2 * i + 0.1, text=f" {word}", probability=float(heard))
+            for i, word in enumerate(text.split())
+        )
+
+    cli.monkeypatch.setattr("harken.training.finetune.MAX_SPEECH_S", 1.0)  # so recordings are aligned
+    cli.monkeypatch.setattr(Recognizer, "align", align)
+    outcome = cli.run(*FINETUNE, "--out", tmp_path / "out", *SHORT_TRAINING, "--epochs", 1)
+    assert outcome.code == 0, outcome.err
+    (note,) = [line for line in outcome.err.splitlines() if "left out" in line]
+    assert "0.wav: left out: " in note
+    windows = (tmp_path / "out" / "training" / "windows.jsonl").read_text()
+    assert "1.wav" in windows
+    assert "0.wav" not in windows
 
 
 def test_recordings_are_learnt_from_though_held_out_ones_have_their_names(cli, tmp_path):

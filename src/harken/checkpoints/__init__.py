@@ -60,6 +60,7 @@ _WEIGHT_FILES = (
     *("encoder_model.onnx", "onnx/encoder_model.onnx"),
     *("*encoder*.onnx", "onnx/*encoder*.onnx"),
 )
+_AN_ADAPTER = "an adapter; give it as adapter, together with the model that it changes"
 _ONLY_FILES = ("*.pt", "*.bin", "*.gguf")
 _OTHER_KINDS = {
     b"\x80\x02\x8a\n": "saved by a torch older than 1.6; load it and save it again",
@@ -112,12 +113,9 @@ def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) ->
 
 
 def _weight_file(path: Path) -> Path:
-    adapter = CheckpointError(
-        f"{path}: an adapter; give it as adapter, together with the model that it changes"
-    )
     if os.path.exists(path) and not os.path.isdir(path):
         if path.name in (ADAPTER_FILE, *PEFT_FILES):
-            raise adapter
+            raise CheckpointError(f"{path}: {_AN_ADAPTER}")
         return path
     if not os.path.isdir(path):
         raise CheckpointNotFound(f"{path}: no such file or directory")
@@ -125,7 +123,7 @@ def _weight_file(path: Path) -> Path:
         if files := sorted(path.glob(pattern), key=lambda file: (len(file.name), file.name)):
             return files[0]
     if any((path / name).is_file() for name in (ADAPTER_FILE, PEFT_CONFIG)):
-        raise adapter
+        raise CheckpointError(f"{path}: {_AN_ADAPTER}")
     others = [file for pattern in _ONLY_FILES for file in path.glob(pattern)]
     if len(others) != 1:
         raise CheckpointError(f"{path}: {len(others)} files that may hold weights; {_ALLOWED_FORMATS}")

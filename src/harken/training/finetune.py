@@ -158,7 +158,7 @@ def _speech_aligner(task: TrainingTask[FineTuneOptions], recognizer: Callable[[]
         if unheard > MAX_UNHEARD * len(words):
             raise AudioError(
                 f"{entry.path}: left out: {unheard} of {len(words)} words of its text are not heard in it; "
-                f"allowed is one of {1 / MAX_UNHEARD:.0f}"
+                f"allowed are at most {MAX_UNHEARD:.0%}"
             )
         return tuple(split_at_pauses(str(entry.path), words, duration_s)), duration_s
 
