@@ -13,7 +13,7 @@ from struct import Struct
 
 from harken.errors import BackendUnavailable
 
-ABI_VERSION = 16
+ABI_VERSION = 17
 REBUILD = "pip install . in a clone of harken builds it again"
 CONTAINER_SHARE = Path("/sys/fs/cgroup/cpu.max")
 """Microseconds of processor time that a container gets in a period, and the period (Linux control groups 2)."""

@@ -55,8 +55,7 @@ static struct harken_matrix draw_blocks(int32_t rows, int32_t columns, int32_t b
     int8_t *weights = draw_bytes(n_bytes);
     for (size_t i = 0; bits == 7 && i < n_bytes; i++)
         weights[i] = (int8_t)(weights[i] / 4 + 64); /* so that no norm is above 140 */
-    float *scale_of_bits = (float[9]){[4] = 2e-2f, [7] = 4e-3f, [8] = 2e-3f};
-    return (struct harken_matrix){weights, draw_scales(n / HARKEN_BLOCK, scale_of_bits[bits]),
+    return (struct harken_matrix){weights, draw_scales(n / HARKEN_BLOCK, bits == 4 ? 2e-2f : 4e-3f),
                                   draw_floats(padded, 0.1f), rows, columns, bits};
 }
 
@@ -402,7 +401,7 @@ static void check_head_attention(int32_t size) {
 /* A number that is not finite reaches the results, and hides no logit. */
 static void check_not_finite(float number) {
     enum { AT = 21 };
-    struct harken_matrix matrix = draw_matrix(HARKEN_GROUP, HARKEN_BLOCK, 8);
+    struct harken_matrix matrix = draw_matrix(HARKEN_GROUP, HARKEN_BLOCK, 7);
     struct harken_supported supported = harken_supported_kernels();
     for (int32_t i = 0; i < supported.n; i++) {
         int8_t values[HARKEN_BLOCK];
@@ -410,7 +409,7 @@ static void check_not_finite(float number) {
         float x[HARKEN_BLOCK] = {1, 2, 3}, y[HARKEN_GROUP], scale;
         struct harken_activations activations = {values, &scale, &offset};
         x[AT] = number;
-        supported.list[i]->quantise(x, HARKEN_BLOCK, 0, 8, &activations, 0);
+        supported.list[i]->quantise(x, HARKEN_BLOCK, 0, 7, &activations, 0);
         supported.list[i]->linear(&matrix, 0, 1, &activations, 1, HARKEN_STORE, (void *[]){y}, 0);
         for (int32_t row = 0; row < HARKEN_GROUP; row++)
             if (!isnan(y[row]))
@@ -515,11 +514,11 @@ int main(void) {
         print("silero", detect_speech(supported.list[i], 50), supported.list[i]->name, 1);
         print("silero", detect_speech(supported.list[i], 5 + 2 * i), supported.list[i]->name, 1);
     }
-    static const char *const decoders[] = {"4-bit-decoder", "8-bit-decoder", "float-decoder"};
+    static const char *const decoders[] = {"4-bit-decoder", "7-bit-decoder", "float-decoder"};
     static const char *const encoders[] = {"8-bit-encoder", "encoder", "float-encoder"};
     static const int32_t frames[] = {2, 96, 98, 1130, 14}, fewer_frames[] = {2, 96, 98, 230, 14};
     for (int32_t i = 0; i < 3; i++) {
-        int32_t bits = (int32_t[]){4, 8, 32}[i], wide = bits == 32 ? 32 : 16;
+        int32_t bits = (int32_t[]){4, 7, 32}[i], wide = bits == 32 ? 32 : 16;
         seed = 5;
         struct harken_encoder encoder = draw_encoder(bits == 4 ? 7 : wide, bits == 4 ? 8 : wide);
         seed = 7;
@@ -545,14 +544,14 @@ int main(void) {
                                      .head = draw_matrix(VOCABULARY, STATE, bits),
                                      .n_alignment_heads = 1, .alignment_heads = (int32_t[]){1, 2},
                                      .window_bits = (int32_t[]){8, 16, 32}[i]};
-        if (bits == 8)
+        if (bits == 7)
             draw_halves(&model);
         char names[HARKEN_NAMES_BYTES];
         harken_instruction_sets(names);
         for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {
             for (int32_t threads = 1; threads <= (name == names ? 9 : 1); threads += 1 + threads / 3 * 5) {
                 print(decoders[i], run(&model, threads, name), name, threads);
-                print(encoders[i], encode(&model, &encoder, bits == 8 ? frames : fewer_frames, 5, threads, name), name,
+                print(encoders[i], encode(&model, &encoder, bits == 7 ? frames : fewer_frames, 5, threads, name), name,
                       threads);
             }
             if (bits < 32)

@@ -16,7 +16,7 @@ KERNEL = HERE.parents[1] / "src" / "harken" / "backends" / "native" / "kernel"
 # For the oldest processor of the kind, as in a wheel: else what is portable uses what this processor has, too.
 FLAGS = ("-O2", "-std=c11", "-ffp-contract=off", "-mcpu=baseline", f"-I{KERNEL}")
 MODELS = (
-    *("4-bit-decoder", "8-bit-decoder", "8-bit-encoder", "encoder", "longest-window", "longest-8-bit-window"),
+    *("4-bit-decoder", "7-bit-decoder", "8-bit-encoder", "encoder", "longest-window", "longest-8-bit-window"),
     *("float-decoder", "float-encoder", "log-mel", "silero"),
 )
 

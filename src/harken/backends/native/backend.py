@@ -23,7 +23,7 @@ from harken.contract import Capabilities, Features, Floats, Ints, SparsePosition
 from harken.errors import OptionError, install_hint
 from harken.types import FRAMES_PER_POSITION, Dims
 
-BITS = {"auto": 8, "fp32": 32, "int16": 8, "int8": 8, "int4": 4}
+BITS = {"auto": 7, "fp32": 32, "int16": 7, "int8": 7, "int4": 4}
 """Bits of a weight of the decoder; int4 is for assistants."""
 WINDOW_BITS = {"auto": 8, "fp32": 32, "int16": 16, "int8": 8, "int4": 8}
 """Bits of the keys and values of a window, in the encoder and in the cross-attention."""

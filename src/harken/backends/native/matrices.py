@@ -1,6 +1,6 @@
 """Linear layers in a packed file: their arrays, how these are written, and what the library is told of them.
 
-The library reads 16 rows side by side. With 4, 7 or 8 bits 32 consecutive columns of a row are a block with a scale of
+The library reads 16 rows side by side. With 4 or 7 bits 32 consecutive columns of a row are a block with a scale of
 its own; with 16 bits a row has one scale. The layouts are those of ``kernel/harken.h``, whose vectors hold 16 rows.
 """
 
@@ -20,10 +20,8 @@ from harken.contract import Arrays, Floats
 
 GROUP, BLOCK = 16, 32
 _SMALLEST_INT4, _LARGEST_INT16 = -8, 32767
-_RANGES = {4: (_SMALLEST_INT4, 7), 7: (-63, 63), 8: (-127, 127)}
-"""The smallest and the largest integer of a block."""
-LARGEST_IN_HALVES = 119
-"""The largest integer of 8 bits whose upper half, rounded, and what it leaves fit into 4 bits each."""
+_RANGES = {4: (_SMALLEST_INT4, 7), 7: (-63, 63), 8: (-119, 119)}
+"""The smallest and the largest integer of a block. Of 8 bits the upper half, rounded, and the rest have 4 bits each."""
 _LARGEST_HALF_NORM = 138
 """Of half a block of 7-bit integers, before they are rounded (see `quantise` of ``kernel/linear.h``)."""
 
@@ -81,11 +79,10 @@ class LinearMatrix(ABC):
 
 
 class BlockMatrix(LinearMatrix):
-    """A matrix of integers in blocks with a scale each; `bits` is 4, 7 or 8."""
+    """A matrix of integers in blocks with a scale each; `bits` is 4 or 7."""
 
     def _of_weights(self, groups: int) -> Iterator[ArrayShape]:
-        integer = np.int8 if self.bits == 8 else np.uint8
-        yield f"{self.name}.weights", integer, (groups, self.columns // (8 if self.bits == 4 else 4), GROUP, 4)
+        yield f"{self.name}.weights", np.uint8, (groups, self.columns // (8 if self.bits == 4 else 4), GROUP, 4)
         yield f"{self.name}.scales", np.uint16, (groups, self.columns // BLOCK, GROUP)
 
     def _write_rows(self, put: Put, rows: Floats, first: int) -> None:
@@ -109,7 +106,7 @@ class HalvedMatrix(BlockMatrix):
         yield from self.rest._of_weights(groups)
 
     def _write_rows(self, put: Put, rows: Floats, first: int) -> None:
-        integers, scales = quantise(rows, 8, LARGEST_IN_HALVES)
+        integers, scales = quantise(rows, 8)
         upper = integers + np.int8(8) >> np.int8(4)
         self._put(put, upper, to_bfloat16(16 * from_bfloat16(scales)), first)
         self.rest._put(put, integers - 16 * upper, scales, first)
@@ -140,17 +137,17 @@ class FloatMatrix(LinearMatrix):
 
 
 def make_matrix(bits: int, name: str, rows: int, columns: int, has_bias: bool = True) -> LinearMatrix:
-    """Return a matrix whose weights have 4, 7, 8, 16 or 32 bits."""
+    """Return a matrix whose weights have 4, 7, 16 or 32 bits."""
     kind = {16: Int16Matrix, 32: FloatMatrix}.get(bits, BlockMatrix)
     return kind(name, rows, columns, bits, has_bias)
 
 
-def quantise(weight: Floats, bits: int, largest: int | None = None) -> tuple[Int8, BFloat16]:
-    """Quantise blocks of columns to the nearest integers; `largest` is their largest magnitude, if not the usual one.
+def quantise(weight: Floats, bits: int) -> tuple[Int8, BFloat16]:
+    """Quantise blocks of columns to the nearest integers of 4, 7 or 8 bits.
 
-    The largest magnitude of a block becomes 127 or -127 with 8 bits, and at most 63 with 7, where the norm of the even
-    pairs of columns, and of the odd ones, is at most 138 too. With 4 bits it becomes -8, by a scale that may be
-    negative: so all 16 integers are used.
+    The largest magnitude of a block becomes 119 with 8 bits, and at most 63 with 7, where the norm of the even pairs of
+    columns, and of the odd ones, is at most 138 too. With 4 bits it becomes -8, by a scale that may be negative: so all
+    16 integers are used.
 
     Returns
     -------
@@ -159,7 +156,7 @@ def quantise(weight: Floats, bits: int, largest: int | None = None) -> tuple[Int
         bfloat16; a weight is about integer * scale.
     """
     blocks = weight.reshape(len(weight), -1, BLOCK)
-    smallest, largest = (-largest, largest) if largest else _RANGES[bits]
+    smallest, largest = _RANGES[bits]
     if bits == 4:
         peaks = np.abs(blocks).argmax(axis=2)[..., None]
         exact_scales = np.take_along_axis(blocks, peaks, axis=2)[..., 0] / np.float32(smallest)
@@ -208,23 +205,23 @@ def to_bfloat16(values: Floats) -> BFloat16:
     return ((bits + np.uint32(0xFFFF)) >> np.uint32(16)).astype(np.uint16)
 
 
-def pack_integers(integers: Int8, bits: int) -> NDArray[np.int8] | NDArray[np.uint8]:
+def pack_integers(integers: Int8, bits: int) -> NDArray[np.uint8]:
     """Put integers of whole groups into the order of the kernels.
 
     Returns
     -------
-    ndarray of shape (groups, columns / 4, GROUP, 4), int8
-        With 8 bits; with 7 bits uint8, 64 more than the integers.
+    ndarray of shape (groups, columns / 4, GROUP, 4), uint8
+        With 7 bits: 64 more than the integers.
     ndarray of shape (groups, columns / 8, GROUP, 4), uint8
         With 4 bits: 8 more than the integers; column j is the lower half of byte j, column j + 4 its upper half.
     """
     rows, columns = integers.shape
-    if bits > 4:
+    if bits == 7:
         groups = integers.reshape(rows // GROUP, GROUP, columns // 4, 4).transpose(0, 2, 1, 3)
-        return np.ascontiguousarray(groups) if bits == 8 else (groups + np.int8(64)).astype(np.uint8)
+        return (groups + np.int8(64)).astype(np.uint8)
     halves = (integers - np.int8(_SMALLEST_INT4)).astype(np.uint8)
     halves = halves.reshape(rows // GROUP, GROUP, columns // 8, 2, 4).transpose(0, 2, 1, 3, 4)
-    return halves[..., 0, :] | halves[..., 1, :] << 4
+    return halves[..., 0, :] | halves[..., 1, :] << np.uint8(4)
 
 
 def pack_scales(scales: BFloat16) -> BFloat16:

@@ -169,7 +169,7 @@ class DecoderWeights:
     Parameters
     ----------
     dims : Dims
-    bits : {8, 4, 32}
+    bits : {7, 4, 32}
         Bits of a weight: integers, with the residual stream rotated, or float32.
     cross_bits : {7, 16, 32}
         Bits of the weights that read encoder output.
@@ -209,9 +209,9 @@ class DecoderWeights:
 
     @property
     def head(self) -> LinearMatrix:
-        """The projection to the vocabulary; with 8 bits it is in halves."""
+        """The projection to the vocabulary; beside layers of 7 bits it has 8, in halves."""
         shape = self.n_logits, self.dims.n_text_state
-        return HalvedMatrix("head", *shape, 4) if self.bits == 8 else make_matrix(self.bits, "head", *shape)
+        return HalvedMatrix("head", *shape, 4) if self.bits == 7 else make_matrix(self.bits, "head", *shape)
 
     def arrays(self) -> Iterator[ArrayShape]:
         dims = self.dims

@@ -17,7 +17,7 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 16
+#define HARKEN_ABI_VERSION 17
 #define HARKEN_NO_MEMORY (-1)
 #define HARKEN_NAMES_BYTES 128
 
@@ -25,15 +25,14 @@ enum { HARKEN_GROUP = 16, HARKEN_BLOCK = 32, HARKEN_MOST_IN_A_PART = 512 };
 
 /* A linear layer, y = W x + b, with W of shape (rows, columns), of which `bits` says how it is stored.
  *
- * rows is any number, and rows_padded is it rounded up to whole groups; columns is a multiple of HARKEN_BLOCK with 4, 7 or
- * 8 bits, else of HARKEN_GROUP. A weight is integer * scale.
+ * rows is any number, and rows_padded is it rounded up to whole groups; columns is a multiple of HARKEN_BLOCK with 4 or 7
+ * bits, else of HARKEN_GROUP. A weight is integer * scale.
  *
- * 8 bits, for few vectors at a time: int8 in -127..127, shape (groups, columns / 4, 16 rows, 4 columns); scales are
- *     bfloat16, one a block, shape (groups, columns / 32, 16 rows).
- * 7 bits: the same, but unsigned, each w + 64 in 1..127. In a block the Euclidean norm of w in columns 0 and 1, 4 and 5, ... is at
- *     most 140, and that in the other columns.
+ * 7 bits: each w + 64 in 1..127, shape (groups, columns / 4, 16 rows, 4 columns); scales are bfloat16, one a block, shape
+ *     (groups, columns / 32, 16 rows). In a block the Euclidean norm of w in columns 0 and 1, 4 and 5, ... is at most 140,
+ *     and that in the other columns.
  * 4 bits: two in a byte, each w + 8 in 0..15, shape (groups, columns / 8, 16 rows, 4 bytes); byte j of a row holds
- *     column j in its lower half and column j + 4 in its upper half; scales as for 8 bits.
+ *     column j in its lower half and column j + 4 in its upper half; scales as for 7 bits.
  * 16 bits, for many vectors at a time: shape (groups, columns / 2, 16 rows, 2 columns); the Euclidean norm of a row is at
  *     most 46,100; scales are float, shape (rows_padded,). Keys and values of 8 bits have the same shape.
  * 32 bits: float, shape (groups, columns, 16 rows), without scales.
@@ -44,7 +43,7 @@ struct harken_matrix {
     int32_t rows, columns, bits;
 };
 
-/* The layers of one block of the decoder: with 32 bits, or with 4 or 8 and the two that read encoder output with 16.
+/* The layers of one block of the decoder: with 32 bits, or with 4 or 7 and the two that read encoder output with 7 or 16.
  * Normalisations have neither gain nor bias: they are folded into the layers after them. The queries' scale,
  * 1 / sqrt(head size), is folded into `query` and `cross_query`. */
 struct harken_layer {

@@ -184,7 +184,7 @@ INLINE void head_attention_sized(const float *queries, int64_t stride, int32_t n
             memcpy(rows + channel * LANES + 4 * i, row + channel, 4);
     }
     for (int32_t part = 0; part < size / 4; part++)
-        prepared[part] = (u8x64)(load_bytes(rows + 4 * part * LANES) + 64);
+        prepared[part] = load_bytes(rows + 4 * part * LANES) + 64;
     for (int32_t channel = 0; channel < size; channel++)
         totals[channel] = splat(0);
     f32x16 total = splat(0), peak = splat(-INFINITY); /* `total` and `totals` are relative to 2^peak */

@@ -16,8 +16,8 @@ enum {
 struct harken_activations {
     void *values;     /* (n, columns), int8 in -127..127 */
     float *scales;    /* (n, columns / 32) */
-    /* (n, columns / 32). For weights of 4 or 8 bits, -128 times the sum of the values of each block. For weights of 7 bits
-     * what the sums of the instruction set start with, for most -64 times that sum. */
+    /* (n, columns / 32). For weights of 4 bits, -8 times the sum of the values of each block. For weights of 7 bits what
+     * the sums of the instruction set start with, for most -64 times that sum. */
     int32_t *offsets;
 };
 

@@ -1,7 +1,4 @@
-/* x86-64 with AVX2, which multiplies unsigned by signed bytes and adds pairs of products in 16 bits.
- *
- * |w| times x with the sign of w stays within them: 2 * 127 * 127 < 2^15. (With -128 it would not.)
- * Source: ggml, ggml_vec_dot_q8_0_q8_0. */
+/* x86-64 with AVX2, which multiplies unsigned by signed bytes and adds pairs of products in 16 bits. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -9,36 +6,10 @@
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #include "simd.h"
 
-enum { WEIGHTS_ARE_UNSIGNED = 0 };
-
-typedef struct {
-    __m256i magnitude[2], weights[2];
-} dot_weights;
-
-INLINE dot_weights prepare_signed(i8x64 weights) {
-    dot_weights prepared;
-    memcpy(prepared.weights, &weights, sizeof weights);
-    for (int half = 0; half < 2; half++)
-        prepared.magnitude[half] = _mm256_abs_epi8(prepared.weights[half]);
-    return prepared;
-}
-
 INLINE __m256i four_columns(const int8_t *x) {
     int32_t four;
     memcpy(&four, x, sizeof four);
     return _mm256_set1_epi32(four);
-}
-
-INLINE i32x16 dot_signed(i32x16 sums, dot_weights weights, const int8_t *x) {
-    __m256i halves[2], columns = four_columns(x);
-    memcpy(halves, &sums, sizeof sums);
-    for (int half = 0; half < 2; half++) {
-        __m256i with_signs = _mm256_sign_epi8(columns, weights.weights[half]);
-        __m256i pairs = _mm256_maddubs_epi16(weights.magnitude[half], with_signs);
-        halves[half] = _mm256_add_epi32(halves[half], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-    }
-    memcpy(&sums, halves, sizeof sums);
-    return sums;
 }
 
 /* With unsigned weights of up to 7 bits, products are summed in 16 bits, the even pairs of columns apart from the odd ones,

@@ -9,22 +9,10 @@
     apply_to = function) /* only `multiply_tiles` uses AMX: no compiler does unasked */
 #include "simd.h"
 
-enum { WEIGHTS_ARE_UNSIGNED = 1 }; /* as the instruction takes them: w + 128 */
-
-typedef __m512i dot_weights;
-
-INLINE dot_weights prepare_signed(i8x64 weights) {
-    return (__m512i)(weights ^ -128);
-}
-
-INLINE i32x16 dot_signed(i32x16 sums, dot_weights weights, const int8_t *x) {
+INLINE i32x16 dot_7(i32x16 sums, u8x64 weights, const int8_t *x) {
     int32_t four;
     memcpy(&four, x, sizeof four);
-    return (i32x16)_mm512_dpbusd_epi32((__m512i)sums, weights, _mm512_set1_epi32(four));
-}
-
-INLINE i32x16 dot_unsigned(i32x16 sums, u8x64 weights, const int8_t *x) {
-    return dot_signed(sums, (__m512i)weights, x);
+    return (i32x16)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, _mm512_set1_epi32(four));
 }
 
 typedef __m512i pair_weights;

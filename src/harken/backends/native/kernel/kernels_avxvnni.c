@@ -6,37 +6,21 @@
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c,avxvnni"))), apply_to = function)
 #include "simd.h"
 
-enum { WEIGHTS_ARE_UNSIGNED = 1 }; /* as the instruction takes them: w + 128 */
-
 typedef struct {
     __m256i lower, upper;
 } halves_of_vector;
 
-typedef halves_of_vector dot_weights;
-
-INLINE dot_weights prepare_signed(i8x64 weights) {
-    dot_weights halves;
-    weights = weights ^ -128;
-    memcpy(&halves, &weights, sizeof halves);
-    return halves;
-}
-
-INLINE i32x16 dot_signed(i32x16 sums, dot_weights weights, const int8_t *x) {
-    halves_of_vector halves;
+INLINE i32x16 dot_7(i32x16 sums, u8x64 weights, const int8_t *x) {
+    halves_of_vector halves, bytes;
     int32_t four;
     memcpy(&four, x, sizeof four);
     memcpy(&halves, &sums, sizeof halves);
+    memcpy(&bytes, &weights, sizeof bytes);
     __m256i columns = _mm256_set1_epi32(four);
-    halves.lower = _mm256_dpbusd_avx_epi32(halves.lower, weights.lower, columns);
-    halves.upper = _mm256_dpbusd_avx_epi32(halves.upper, weights.upper, columns);
+    halves.lower = _mm256_dpbusd_avx_epi32(halves.lower, bytes.lower, columns);
+    halves.upper = _mm256_dpbusd_avx_epi32(halves.upper, bytes.upper, columns);
     memcpy(&sums, &halves, sizeof sums);
     return sums;
-}
-
-INLINE i32x16 dot_unsigned(i32x16 sums, u8x64 weights, const int8_t *x) {
-    dot_weights halves;
-    memcpy(&halves, &weights, sizeof halves);
-    return dot_signed(sums, halves, x);
 }
 
 typedef halves_of_vector pair_weights;

@@ -5,23 +5,11 @@
 #endif
 #include "simd.h"
 
-enum { WEIGHTS_ARE_UNSIGNED = 0 };
-
-typedef i8x64 dot_weights;
-
-INLINE dot_weights prepare_signed(i8x64 weights) {
-    return weights;
-}
-
-INLINE i32x16 dot_signed(i32x16 sums, dot_weights weights, const int8_t *x) {
+INLINE i32x16 dot_7(i32x16 sums, u8x64 weights, const int8_t *x) {
     for (int lane = 0; lane < LANES; lane++)
         for (int column = 0; column < 4; column++)
             sums[lane] += weights[4 * lane + column] * x[column];
     return sums;
-}
-
-INLINE i32x16 dot_unsigned(i32x16 sums, u8x64 weights, const int8_t *x) {
-    return dot_signed(sums, (i8x64)weights, x);
 }
 
 typedef struct {

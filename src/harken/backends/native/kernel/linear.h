@@ -11,24 +11,10 @@
 static const i32x16 EVEN_PAIRS = {-1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0};
 static const float LARGEST_HALF_NORM = 231.0f; /* rounding adds up to 2, and 233 * 140 < 2^15 */
 
-INLINE i8x64 load_bytes(const int8_t *from) {
-    i8x64 x;
+INLINE u8x64 load_bytes(const int8_t *from) {
+    u8x64 x;
     memcpy(&x, from, sizeof x);
     return x;
-}
-
-/* Adds the products of one block of 16 rows and of n vectors to `sums`. */
-INLINE void dot_block_8(const int8_t *weights, const int8_t *x, int64_t stride, int n, i32x16 *sums) {
-    int first = 0;
-#ifdef DOT_BLOCK_PAIR
-    for (; first + 2 <= n; first += 2)
-        dot_block_pair(weights, x + first * stride, stride, sums + first);
-#endif
-    for (int column = 0; column < HARKEN_BLOCK; column += 4) {
-        dot_weights prepared = prepare_signed(load_bytes(weights + column * HARKEN_GROUP));
-        for (int i = first; i < n; i++)
-            sums[i] = dot_signed(sums[i], prepared, x + i * stride + column);
-    }
 }
 
 #ifndef SUMS_OF_PAIRS
@@ -44,10 +30,6 @@ INLINE u32x16 offset_7(u32x16 totals, u32x16 even_totals) {
 
 INLINE sums_7 start_7(int32_t offset) {
     return splat_integer(offset);
-}
-
-INLINE sums_7 dot_7(sums_7 sums, u8x64 weights, const int8_t *x) {
-    return dot_unsigned(sums, weights, x);
 }
 
 INLINE sums_7 resume_7(i32x16 sums) {
@@ -79,7 +61,7 @@ INLINE void dot_block_7(const int8_t *weights, int64_t next, int n_groups, const
     COLUMNS_IN_TURN for (int column = 0; column < HARKEN_BLOCK; column += 4) {
         u8x64 loaded[2];
         for (int g = 0; g < n_groups; g++)
-            loaded[g] = (u8x64)load_bytes(weights + g * next + column * HARKEN_GROUP);
+            loaded[g] = load_bytes(weights + g * next + column * HARKEN_GROUP);
         for (int i = first; i < n; i++)
             for (int g = 0; g < n_groups; g++)
                 own[g][i] = dot_7(own[g][i], loaded[g], x + i * stride + column);
@@ -89,13 +71,14 @@ INLINE void dot_block_7(const int8_t *weights, int64_t next, int n_groups, const
             sums[g][i] = end_7(own[g][i]);
 }
 
-/* A block of weights of 4 bits has sums of at most 2 * 8 * 15 * 127, less than 2^15. */
-INLINE void dot_block_4(const int8_t *weights, const int8_t *x, int64_t stride, int n, i32x16 *sums) {
+/* The same with weights of 4 bits, whose sums are at most 2 * 8 * 15 * 127, less than 2^15. */
+INLINE void dot_block_4(const int8_t *weights, const int8_t *x, int64_t stride, const int32_t *offsets,
+                        int64_t n_blocks, int n, i32x16 *sums) {
     sums_7 own[LINEAR_TILE];
     for (int i = 0; i < n; i++)
-        own[i] = resume_7(sums[i]);
+        own[i] = resume_7(splat_integer(offsets[i * n_blocks]));
     for (int column = 0; column < HARKEN_BLOCK; column += 8) {
-        u8x64 both = (u8x64)load_bytes(weights + column * HARKEN_GROUP / 2);
+        u8x64 both = load_bytes(weights + column * HARKEN_GROUP / 2);
         u8x64 lower = both & 15, upper = both >> 4;
         for (int i = 0; i < n; i++) {
             own[i] = dot_7(own[i], lower, x + i * stride + column);
@@ -104,11 +87,6 @@ INLINE void dot_block_4(const int8_t *weights, const int8_t *x, int64_t stride, 
     }
     for (int i = 0; i < n; i++)
         sums[i] = end_7(own[i]);
-}
-
-/* The sum of a block starts so that weights count from 0, where they are stored as unsigned numbers. */
-INLINE int32_t first_sum(int32_t offset, int bits) {
-    return bits == 4 ? offset / (128 / 8) : WEIGHTS_ARE_UNSIGNED ? offset : 0;
 }
 
 INLINE int64_t block_bytes(const struct harken_matrix *matrix) {
@@ -157,15 +135,11 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
         i32x16 sums[2][LINEAR_TILE];
         for (int g = 0; first == 0 && n >= FETCHING_VECTORS && g < n_groups; g++)
             fetch_blocks(weights + g * next, scales + g * n_blocks * HARKEN_GROUP, block_bytes(matrix));
-        for (int i = 0; bits != 7 && i < n; i++)
-            sums[0][i] = splat_integer(first_sum(offsets[i * n_blocks + block], bits));
-        if (bits == 8)
-            dot_block_8(weights, values + block * HARKEN_BLOCK, matrix->columns, n, sums[0]);
-        else if (bits == 7)
+        if (bits == 7)
             dot_block_7(weights, next, n_groups, values + block * HARKEN_BLOCK, matrix->columns, offsets + block,
                         n_blocks, n, sums);
         else
-            dot_block_4(weights, values + block * HARKEN_BLOCK, matrix->columns, n, sums[0]);
+            dot_block_4(weights, values + block * HARKEN_BLOCK, matrix->columns, offsets + block, n_blocks, n, sums[0]);
         for (int g = 0; g < n_groups; g++) {
             f32x16 scale = load_bfloat(scales + g * n_blocks * HARKEN_GROUP);
             for (int i = 0; i < n; i++) {
@@ -187,10 +161,8 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
                            int64_t shift) {                                                                            \
         if (matrix->bits == 4)                                                                                         \
             linear_tile(matrix, group, 1, x, first, n, 4, output, y, shift);                                           \
-        else if (matrix->bits == 7)                                                                                    \
-            linear_tile(matrix, group, 1, x, first, n, 7, output, y, shift);                                           \
         else                                                                                                           \
-            linear_tile(matrix, group, 1, x, first, n, 8, output, y, shift);                                           \
+            linear_tile(matrix, group, 1, x, first, n, 7, output, y, shift);                                           \
     }
 TILE_OF(1)
 TILE_OF(2)
@@ -437,7 +409,7 @@ static void quantise(const float *x, int32_t columns, int normalise, int bits, s
             even_sums[block] = sums[block] & EVEN_PAIRS;
         }
         u32x16 totals = (u32x16)integer_sum_lanes_of_16(sums);
-        totals = bits == 7 ? offset_7(totals, (u32x16)integer_sum_lanes_of_16(even_sums)) : -128u * totals;
+        totals = bits == 7 ? offset_7(totals, (u32x16)integer_sum_lanes_of_16(even_sums)) : -8u * totals;
         scales = choose(peaks < INFINITY, scales, splat(NAN));
         memcpy(to->scales + (int64_t)i * n_blocks + first, &scales, (size_t)n * sizeof *to->scales);
         memcpy(to->offsets + (int64_t)i * n_blocks + first, &totals, (size_t)n * sizeof *to->offsets);

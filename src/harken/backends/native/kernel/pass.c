@@ -65,33 +65,34 @@ static void embed(void *context, int32_t layer, int32_t begin, int32_t end, int3
 
 static void normalise(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     struct work *work = context;
-    (void)layer, (void)thread;
+    int32_t bits = work->model->layers[layer].query.bits;
+    (void)thread;
     for (int32_t i = begin; i < end; i++)
-        work->kernels->quantise(work->x_rows[i], work->model->n_state, 1, 8, &work->activations, i);
+        work->kernels->quantise(work->x_rows[i], work->model->n_state, 1, bits, &work->activations, i);
 }
 
 static void normalise_last(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     struct work *work = context;
     (void)layer, (void)thread;
     for (int32_t i = begin; i < end; i++)
-        work->kernels->quantise(work->x_rows[work->pass->logit_queries[i]], work->model->n_state, 1, 8,
-                                &work->activations, i);
+        work->kernels->quantise(work->x_rows[work->pass->logit_queries[i]], work->model->n_state, 1,
+                                work->model->head.bits, &work->activations, i);
 }
 
 static void quantise_attended(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     struct work *work = context;
-    int64_t state = work->model->n_state;
-    (void)layer, (void)thread;
+    int32_t state = work->model->n_state, bits = work->model->layers[layer].out.bits;
+    (void)thread;
     for (int32_t i = begin; i < end; i++)
-        work->kernels->quantise(work->attended + i * state, work->model->n_state, 0, 8, &work->activations, i);
+        work->kernels->quantise(work->attended + (int64_t)i * state, state, 0, bits, &work->activations, i);
 }
 
 static void quantise_hidden(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     struct work *work = context;
-    int32_t size = work->model->layers[layer].mlp_out.columns;
+    const struct harken_matrix *matrix = &work->model->layers[layer].mlp_out;
     (void)thread;
     for (int32_t i = begin; i < end; i++)
-        work->kernels->quantise(work->hidden_rows[i], size, 0, 8, &work->hidden_activations, i);
+        work->kernels->quantise(work->hidden_rows[i], matrix->columns, 0, matrix->bits, &work->hidden_activations, i);
 }
 
 /* The keys or values of some groups, to their slots; those of one head after the other. */
@@ -206,7 +207,7 @@ static void merge_chunks(void *context, int32_t layer, int32_t begin, int32_t en
             for (int32_t position = 0; weights && position < window->positions; position++)
                 weights[position] *= factors[position / window->part];
         }
-        work->kernels->quantise(attended, model->n_state, 0, 8, &work->activations, i);
+        work->kernels->quantise(attended, model->n_state, 0, model->layers[layer].cross_out.bits, &work->activations, i);
     }
 }
 
