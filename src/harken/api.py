@@ -337,6 +337,8 @@ class Recognizer:
             If an option is unknown or its value not allowed, or the model does not know that language or task.
         AudioError
             While iterating, if the recording cannot be read; the segments before that are delivered first.
+        Cancelled
+            While iterating, once ``is_cancelled`` has returned True.
 
         Examples
         --------
@@ -465,6 +467,13 @@ class Recognizer:
         dict of str to float
             Probability of each allowed language, most probable first: of the first window that is confident enough,
             or the mean of all windows asked. Empty for a recording without speech.
+
+        Raises
+        ------
+        AudioError
+            If the recording cannot be read.
+        OptionError
+            As for `transcribe`.
         """
         options = self._resolve_options(options, {**keywords, "language": None})
         return RecordingTranscriber(
