@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from io import IOBase
 from logging import getLogger
@@ -336,6 +337,8 @@ class Recognizer:
             If an option is unknown or its value not allowed, or the model does not know that language or task.
         AudioError
             While iterating, if the recording cannot be read; the segments before that are delivered first.
+        Cancelled
+            While iterating, once ``is_cancelled`` has returned True.
 
         Examples
         --------
@@ -387,7 +390,7 @@ class Recognizer:
         journals = check_by_position("journals", given.pop("journals", {}), len(audios), (str, os.PathLike))
         diarizer: Diarizer | None = checked_value("diarizer", given.pop("diarizer", None), Diarizer | None)
         callbacks = Callbacks(**pop_fields(Callbacks, given))
-        options = self._resolve_options(options, given, others=(Callbacks,))
+        options = self._resolve_options(options, given, keywords=RecordingsKeywords)
         if diarizer:
             options = replace(options, word_timestamps=True)
         window_decoder = self._window_decoder(options, self._drafter)
@@ -464,6 +467,13 @@ class Recognizer:
         dict of str to float
             Probability of each allowed language, most probable first: of the first window that is confident enough,
             or the mean of all windows asked. Empty for a recording without speech.
+
+        Raises
+        ------
+        AudioError
+            If the recording cannot be read.
+        OptionError
+            As for `transcribe`.
         """
         options = self._resolve_options(options, {**keywords, "language": None})
         return RecordingTranscriber(
@@ -615,7 +625,7 @@ class Recognizer:
         stream_options = replace(stream_options, **pop_fields(StreamOptions, given))
         if diarizer:  # who says the words
             given |= {"word_timestamps": True}
-        options = self._resolve_options(options, given, others=(StreamOptions,))
+        options = self._resolve_options(options, given, keywords=StreamKeywords)
         defaults = TranscribeOptions()
         for name in OFFLINE_ONLY:
             if (value := getattr(options, name)) != getattr(defaults, name):
@@ -648,15 +658,15 @@ class Recognizer:
         return self._resolve_options(options, {**keywords})
 
     def _resolve_options(
-        self, options: TranscribeOptions | None, given: Mapping[str, Any], others: tuple[type[Any], ...] = ()
+        self, options: TranscribeOptions | None, given: Mapping[str, Any], keywords: Any = TranscribeKeywords
     ) -> TranscribeOptions:
         """Return options with those given by name, checked against this model.
 
-        The fields of other dataclasses are taken by name too, and have been removed from what is given.
+        Other keywords are allowed by name too, and have been removed from what is given.
         """
-        names = {field.name for field in fields(TranscribeOptions)}
-        for name in sorted(given.keys() - names):
-            known = sorted(names.union(*([field.name for field in fields(kind)] for kind in others)))
+        for name in sorted(given.keys() - TranscribeKeywords.__optional_keys__):
+            # Those most alike come first: the message has no room for all that a stream knows.
+            known = get_close_matches(name, sorted(keywords.__optional_keys__), n=99, cutoff=0)
             raise OptionError(name, given[name], f"one of {', '.join(known)}")
         options = replace(options_or_default("options", options, TranscribeOptions), **given)
         if not self.tokenizer.has_timestamps:

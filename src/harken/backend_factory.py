@@ -91,6 +91,9 @@ class BackendFactory:
             )
         if self.attention == "lsh" and self.backend != "torch":
             raise OptionError("attention", self.attention, f"full with backend={self.backend!r}; torch has lsh")
+        for name, default in (("lsh_rounds", LSH_ROUNDS), ("lsh_bucket_size", LSH_BUCKET_SIZE)):
+            if self.attention != "lsh" and getattr(self, name) != default:
+                raise OptionError(name, getattr(self, name), f"{default} without attention='lsh'")
 
     def make_backend(
         self,

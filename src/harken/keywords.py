@@ -1,12 +1,12 @@
 """Options as keyword arguments: what `transcribe`, `stream` and the others take by name, typed for editors and mypy.
 
-The dataclasses of options say what each means; a test holds names and types together.
+The dataclasses of options say what each means, and hold lists as tuples; a test holds names and types together.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypedDict, TypeVar
 
@@ -17,13 +17,14 @@ from harken.speakers.diarizer import Diarizer
 from harken.transcribe.options import Callbacks, ProgressCallback, WindowEndCallback, WindowStartCallback
 
 OptionsT = TypeVar("OptionsT")
+Texts = tuple[str, ...] | list[str]  # no sequence, of which a single text is one too
 
 
 class TranscribeKeywords(TypedDict, total=False):
     """Fields of `harken.transcribe.TranscribeOptions`."""
 
     language: str | None
-    languages: tuple[str, ...]
+    languages: Texts
     language_threshold: float
     language_windows: int
     multilingual: bool
@@ -32,15 +33,15 @@ class TranscribeKeywords(TypedDict, total=False):
     patience: float
     length_penalty: float | None
     best_of: int
-    temperatures: tuple[float, ...]
+    temperatures: Sequence[float]
     compression_ratio_threshold: float | None
     logprob_threshold: float | None
     no_speech_threshold: float | None
     timestamps: bool
     max_initial_timestamp_s: float | None
-    clip_timestamps: tuple[float, ...]
+    clip_timestamps: Sequence[float]
     fidelity: str
-    suppress_tokens: tuple[int, ...]
+    suppress_tokens: Sequence[int]
     suppress_blank: bool
     suppress_regex: str | None
     batch_size: int | None
@@ -50,11 +51,11 @@ class TranscribeKeywords(TypedDict, total=False):
     initial_prompt: str | None
     carry_initial_prompt: bool
     prefix: str | None
-    hotwords: tuple[str, ...]
+    hotwords: Texts
     word_timestamps: bool
     prepend_punctuations: str
     append_punctuations: str
-    replace: tuple[str, ...]
+    replace: Texts
     channels: str
     vad: bool
     vad_threshold: float
@@ -78,7 +79,7 @@ class CallbackKeywords(TypedDict, total=False):
 class StreamKeywords(TranscribeKeywords, total=False):
     """Options of a transcription, and fields of `harken.streaming.StreamOptions`."""
 
-    delay: str
+    delay: str | int
     best_effort: bool
     finals: str
     adaptive: bool

@@ -107,12 +107,18 @@ def check(options: Any) -> None:
         value = getattr(options, name)
         if value is default:  # most are, and every window of a recording may have options of its own
             continue
-        checked = checked_value(name, value, hint)
+        kinds = get_args(hint) or (hint,)
+        try:
+            checked = checked_value(name, value, hint)
+        except OptionError:
+            if limits is None or not limits.choices:
+                raise
+            raise OptionError(name, value, limits.words(kinds)) from None
         if checked is not value:
             object.__setattr__(options, name, checked)
         for item in checked if isinstance(checked, tuple) else (checked,):
             if limits is not None and item is not None and not limits.allow(item):
-                raise OptionError(name, item, limits.words(get_args(hint) or (hint,)))
+                raise OptionError(name, item, limits.words(kinds))
 
 
 def checked_value(name: str, value: Any, hint: Any) -> Any:

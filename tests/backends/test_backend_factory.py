@@ -359,6 +359,8 @@ def test_gpu_and_hashed_attention_choose_torch():
         ({"backend": "numpy", "precision": "int8"}, "auto or fp32 with backend='numpy'"),
         ({"backend": "numpy", "threads": 2}, "no number with backend='numpy', whose threads numpy chooses"),
         ({"backend": "native", "precision": "bf16"}, "auto or fp32 or int16 or int8 with backend='native'"),
+        ({"backend": "torch", "lsh_rounds": 2}, "3 without attention='lsh'"),
+        ({"lsh_bucket_size": 32}, "64 without attention='lsh'"),
         ({"backend": "torch", "attention": "hashed"}, "full or lsh"),
         ({"backend": "native", "attention": "lsh"}, "full with backend='native'"),
         ({"backend": "torch", "lsh_rounds": -1}, "an integer from 0 to 64"),

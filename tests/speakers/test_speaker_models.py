@@ -23,8 +23,8 @@ from harken.speakers.models import resolve_speaker_models
 FIRST, SECOND = "segmentation-3.0.onnx", "campplus_cn_en_common.pt"
 CONTENT = {FIRST: b"segmentation" * 1000, SECOND: b"embedding" * 9000}
 WAY_ON = (
-    "give a directory with segmentation-3.0.onnx and campplus_cn_en_common.pt by --speaker-model DIR or "
-    "HARKEN_SPEAKER_MODEL"
+    "give a directory with segmentation-3.0.onnx and campplus_cn_en_common.pt by --speaker-model DIR, "
+    "load_diarizer(DIR) or HARKEN_SPEAKER_MODEL"
 )
 
 

@@ -1,10 +1,10 @@
 """Options: of any value accepted or refused, those of a transcription and what follows from them, typed keywords."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, replace
 from math import inf, isfinite, nan
-from typing import Union, get_args, get_origin, get_type_hints
+from typing import TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from harken.formats import Layout
 from harken.option_types import Limits
 from harken.serve.options import ServeOptions
 from harken.speakers.diarizer import Diarizer, SpeakerOptions
-from harken.streaming import StreamOptions
+from harken.streaming import LiveSessions, StreamOptions
 from harken.streaming.config import StreamingConfig
 from harken.training.options import (
     AdaptDataOptions,
@@ -87,13 +87,13 @@ def test_limits_are_accepted_and_what_lies_beyond_is_refused_in_their_words():
         (limits,) = (field.metadata.get("limits") or Limits() for field in fields(kind) if field.name == name)
         hint = get_type_hints(kind)[name]
         allowed = limits.words(get_args(hint) or (hint,))
-        refused = [limits.above, limits.below, *([f"no {name}"] if limits.choices else [])]
+        refused = [limits.above, limits.below, *([f"no {name}", 2] if limits.choices else [])]
         refused += [bound + step for bound, step in ((limits.low, -1), (limits.high, 1)) if bound is not None]
         for value in [value for value in refused if value is not None]:
             _, error = made(kind, {name: (value,) if get_origin(hint) is tuple else value})
             assert error is not None, (kind, name, value)
             assert (error.field, error.allowed) == (name, allowed)
-        for bound in (limits.low, limits.high):
+        for bound in {limits.low, limits.high} - {None}:
             _, error = made(kind, {name: bound})
             assert error is None or error.allowed != allowed, "another option may forbid it"
 
@@ -312,12 +312,18 @@ def test_result_is_rejected_or_skipped_by_the_thresholds(quality, no_speech, opt
 
 
 def types_of(*dataclasses):
-    """Type of each field, by its name."""
-    return {
-        field.name: get_type_hints(dataclass)[field.name]
+    """Type of each field as a keyword, by its name: lists are taken too, and whole milliseconds of a delay."""
+    given_as = {
+        tuple[str, ...]: tuple[str, ...] | list[str],
+        tuple[int, ...]: Sequence[int],
+        tuple[float, ...]: Sequence[float],
+    }
+    hints = [
+        (field.name, get_type_hints(dataclass)[field.name])
         for dataclass in dataclasses
         for field in fields(dataclass)
-    }
+    ]
+    return {name: str | int if name == "delay" else given_as.get(hint, hint) for name, hint in hints}
 
 
 def test_keywords_have_the_names_and_types_of_the_options():
@@ -331,6 +337,14 @@ def test_keywords_have_the_names_and_types_of_the_options():
         get_type_hints(keywords.RecordingsKeywords).keys() - get_type_hints(keywords.RecordingKeywords).keys()
     )
     assert extra == {"callbacks", "drafts", "journals"}
+
+
+def test_names_of_streams_keep_their_type():
+    """A mapping with keys of a wider type would take no ``dict[str, ...]``."""
+    hints = get_type_hints(LiveSessions.feed)
+    (name, _), (same, _) = get_args(hints["samples"]), get_args(hints["return"])
+    assert isinstance(name, TypeVar)
+    assert name is same
 
 
 def test_every_public_call_with_options_is_typed():

@@ -65,7 +65,7 @@ EMBEDDING = Source(
 )
 """3D-Speaker's CAM++ for Chinese and English, as its authors publish it."""
 _FILES = f"a directory with {SEGMENTATION.name} and {EMBEDDING.name}"
-_WAY_ON = f"give {_FILES} by --speaker-model DIR or {ENVIRONMENT_VARIABLE}"
+_WAY_ON = f"give {_FILES} by --speaker-model DIR, load_diarizer(DIR) or {ENVIRONMENT_VARIABLE}"
 
 
 def resolve_speaker_models(model: str | os.PathLike[str] | None, *, download: bool = True) -> tuple[Path, Path]:

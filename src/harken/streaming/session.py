@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,8 @@ from harken.streaming.stream import Stream
 from harken.streaming.worker import ModelWorker
 
 _NO_SAMPLES = np.empty(0, np.float32)
-_NO_WAITS: Mapping[Hashable, float] = MappingProxyType({})
+_NO_WAITS: Mapping[Any, float] = MappingProxyType({})
+NameT = TypeVar("NameT", bound=Hashable)
 
 
 class LiveSession:
@@ -180,8 +181,8 @@ class LiveSessions:
         return name in self._streams
 
     def feed(
-        self, samples: Mapping[Hashable, NDArray[Any]], *, waited_s: Mapping[Hashable, float] = _NO_WAITS
-    ) -> dict[Hashable, list[Event]]:
+        self, samples: Mapping[NameT, NDArray[Any]], *, waited_s: Mapping[NameT, float] = _NO_WAITS
+    ) -> dict[NameT, list[Event]]:
         """Take the next samples of some streams and return their new events, by name.
 
         Parameters
