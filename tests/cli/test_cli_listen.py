@@ -206,6 +206,17 @@ class TestNames:
         assert sorted(os.listdir()) == names
         assert [Path(name).read_text() for name in names] == ["before"] * len(names)
 
+    @pytest.mark.parametrize(
+        ("amplitude", "sound"), [(0, "silence"), (0.1, "sound (peak -20 dBFS)")], ids=["silence", "sound"]
+    )
+    def test_audio_in_which_nobody_speaks_is_said_at_the_end(self, cli, session, piped, amplitude, sound):
+        cli.monkeypatch.setattr(session, "feed", lambda samples: [])
+        samples = np.round(amplitude * 32768 * np.sin(np.arange(2 * 16_000))).astype("<i2").tobytes()
+        for quiet, said in ([], f"harken: <stdin>: no speech found in 2.0 s of {sound}\n"), (["--quiet"], ""):
+            piped(samples)
+            outcome = cli.run("listen", "-", "--pcm", *quiet)
+            assert (outcome.code, outcome.out, outcome.err) == (0, "", said)
+
     def test_transcript_without_words_is_whole(self, cli, session, talk):
         Path("old.txt").write_text("before")
         cli.monkeypatch.setattr(session, "feed", lambda samples: [])

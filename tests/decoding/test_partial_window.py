@@ -125,6 +125,9 @@ def test_token_that_attends_too_far_ahead_or_back_is_not_accepted(attended, opti
     hypothesis = decode_table(backend, partial(**options))
     assert hypothesis.tokens == SPOKEN[:n_accepted]
     assert hypothesis.reached_eot == (n_accepted == len(SPOKEN))
+    for n_committed in range(n_accepted + 1):  # committed tokens count like others
+        rest = decode_table(backend, partial(SPOKEN[:n_committed], **options))
+        assert (rest.tokens, rest.reached_eot) == (SPOKEN[n_committed:n_accepted], hypothesis.reached_eot)
     if attended is STEPS and "n_positions" not in options:
         assert hypothesis.attended_positions.tolist() == STEPS[: n_accepted + 1]
 

@@ -1,6 +1,7 @@
 """Live sessions: events and their times for synthetic speech with known words and a model that recognises them."""
 
 import tracemalloc
+from dataclasses import replace
 from threading import Thread
 
 import numpy as np
@@ -64,6 +65,19 @@ def test_sentence_gives_one_utterance_with_one_segment_and_words_committed_befor
     # A space attends to the silence before the word.
     assert word.start_s + LATE_S == pytest.approx(start_s, abs=0.11)
     assert word.end_s + LATE_S == pytest.approx(end_s, abs=0.03)
+
+
+def test_streamed_segment_ends_in_its_utterance_where_attention_goes_on_into_the_silence():
+    class LateBackend(ToneBackend):
+        def _transcribe(self, tones):
+            window = super()._transcribe(tones)
+            return replace(window, attended=tuple(position + 40 for position in window.attended))
+
+    events = run_session(open_session(LateBackend(), finals="streamed", word_timestamps=True), SENTENCE.samples)
+    (utterance,) = check_events(events, len(SENTENCE.samples))
+    (segment,) = utterance.segments
+    assert segment.text == " ba co du mi."
+    assert segment.end_s == segment.words[-1].end_s == utterance.ended
 
 
 @pytest.mark.parametrize("finals", FINALS)

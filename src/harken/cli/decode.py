@@ -11,11 +11,10 @@ from unicodedata import combining, east_asian_width
 
 import click
 
-from harken.cli.files_job import no_speech
 from harken.cli.inputs import recording_duration_s
 from harken.cli.model_options import load_model, model_options
 from harken.cli.options import Command, FilePath, dataclass_options, single_option
-from harken.cli.terminal import format_time, format_timed_text, write_stderr, write_stdout
+from harken.cli.terminal import format_time, format_timed_text, no_speech, write_stderr, write_stdout
 from harken.decoding import Beam, DecodingResult, Greedy, Sample, Step, Strategy
 from harken.errors import OptionError
 from harken.formats import as_json, dump_json
@@ -323,4 +322,5 @@ def command(file: str, trace: bool, as_json: bool, **params: Any) -> None:
     )
     transcript = transcription.result()
     if transcript.speech == () and transcription.peak:
-        write_stderr(f"harken: {file}: {no_speech(transcript.duration_s, transcription.peak)}")
+        found = no_speech(transcript.duration_s, transcription.peak)
+        write_stderr(f"harken: {file}: {found}; --no-vad transcribes it all")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from harken.cli.exits import SOME_FAILED, UNEXPECTED, describe_error, exit_code
 from harken.cli.inputs import output_paths, recording_duration_s, refuse_overwriting
 from harken.cli.model_options import chosen_files, load_diarizer_with_status, load_model_with_status
 from harken.cli.signals import deferring_stop, saving_on_stop
-from harken.cli.terminal import Screen, format_time, format_timed_text, pluralize
+from harken.cli.terminal import Screen, format_time, format_timed_text, no_speech, pluralize
 from harken.cli.transcript_files import TranscriptFiles
 from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
@@ -225,7 +224,8 @@ class _FilesRun:
                 write(transcript)
             del self._unfinished[source]
         if transcript.speech == () and transcription.peak:
-            self._warn(f"{source}: {no_speech(transcript.duration_s, transcription.peak)}")
+            found = no_speech(transcript.duration_s, transcription.peak)
+            self._warn(f"{source}: {found}; --no-vad transcribes it all")
         probability = transcript.language_probability
         if (
             transcript.segments
@@ -344,12 +344,6 @@ def _summary(outcomes: Mapping[str, str], n_skipped: int) -> str:
             others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             parts.append(f"{len(names)} {outcome}: {', '.join(names[:MOST_NAMES])}{others}")
     return f"harken: {'; '.join(parts)}"
-
-
-def no_speech(duration_s: float, peak: float) -> str:
-    """Return the warning about a recording in which nobody was found to speak."""
-    level = f"peak {20 * math.log10(peak):.0f} dBFS"
-    return f"no speech found in {duration_s:.1f} s of sound ({level}); --no-vad transcribes it all"
 
 
 def language_and_loss_lines(transcript: Transcript) -> Iterator[str]:

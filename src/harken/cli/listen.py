@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Any
 
 import click
+import numpy as np
 
 from harken.api import Recognizer
 from harken.cli.captions import CaptionDisplay, LiveDisplay
@@ -47,12 +48,12 @@ from harken.cli.sources import (
     RealTimeSource,
     microphone_table,
 )
-from harken.cli.terminal import Screen, format_time, format_timed_text, is_terminal, write_stdout
+from harken.cli.terminal import Screen, format_time, format_timed_text, is_terminal, no_speech, write_stdout
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS, dump_json
 from harken.manifests import RECORDING_SUFFIXES
 from harken.option_types import options_from
-from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, StreamOptions
+from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, SpeechStarted, StreamOptions
 from harken.streaming.events import event_fields
 from harken.transcribe import TranscribeOptions
 from harken.transcribe.options import OFFLINE_ONLY
@@ -165,24 +166,26 @@ def _transcribe(
     """Transcribe the audio to its end, or until nothing can take the text any more.
 
     Return the error that ended the audio early, if one did, and the time that the session computed; the text until then
-    has been shown. If it `warns`, lost audio and changes of load are told.
+    has been shown. If it `warns`, lost audio, changes of load, and audio without any speech are told.
     """
     failure: AudioError | None = None
     compute_s = 0.0
-    loss_told = False
+    loss_told = has_speech = False
+    peak = 0.0
 
     def warn(text: str) -> None:
         if warns:
             display.tell(f"harken: {text}")
 
     def run_and_show(step: Callable[[], list[Event]]) -> None:
-        nonlocal compute_s
+        nonlocal compute_s, has_speech
         began_s = perf_counter()
         events = step()
         compute_s += perf_counter() - began_s
         for event in events:
             outputs.add_event(event)
             display.show(event)
+            has_speech |= isinstance(event, SpeechStarted)
             if isinstance(event, LoadChanged):
                 busy = "this machine is busy or slow; starting with"
                 state = f"{event.lag_s:.1f} s behind:" if event.lag_s else busy
@@ -191,6 +194,7 @@ def _transcribe(
     try:
         for block in reader:
             outputs.samples += len(block)
+            peak = max(peak, float(np.abs(block).max()))
             run_and_show(partial(session.feed, block))
             if reader.source.lost_s and not loss_told:
                 loss_told = True
@@ -202,6 +206,8 @@ def _transcribe(
     except AudioError as error:
         failure = error
     run_and_show(session.close)
+    if outputs.samples and not has_speech:
+        warn(f"{reader.source.name}: {no_speech(outputs.audio_s, peak)}")
     return failure, compute_s
 
 

@@ -264,13 +264,14 @@ class AlignAttStop:
         n_repeated = repetition_length((*row.committed, *row.tokens), STREAMED_REPEATS)
         if not (self.reached_eot or n_repeated):
             read = attention[:, : len(row.prompt) + len(row.tokens)]
+            if not row.tokens:
+                self._hear_committed(read)
             position = int(self._alignment.last_row(read).argmax())
             too_far_ahead = position >= self.window.n_positions - self.window.frame_threshold
             too_far_back = position < self._max_attended - REWIND_THRESHOLD
             if not (too_far_ahead or too_far_back or len(row.tokens) == row.limit):
                 # A single token that attends far ahead is an outlier: what follows it does not go back.
-                self._max_attended = max(self._max_attended, min(self._last_attended, position))
-                self._last_attended = position
+                self._hear(position)
                 return None
         n_kept = max(0, len(row.tokens) - n_repeated)
         attention = attention[:, : len(row.prompt) + n_kept]
@@ -278,3 +279,14 @@ class AlignAttStop:
         self.attended_positions = np.maximum.accumulate(attended)
         self.attention = attention[:, -(n_kept + 1) :].copy()
         return n_kept
+
+    def _hear(self, position: int) -> None:
+        """Note the position that an accepted token attends to."""
+        self._max_attended = max(self._max_attended, min(self._last_attended, position))
+        self._last_attended = position
+
+    def _hear_committed(self, read: Floats) -> None:
+        """Note the positions of the committed tokens: a text that starts anew behind them repeats them."""
+        n_committed = len(self.window.committed)
+        for position in alignment_matrix(read, self.window.n_positions, n_committed + 1)[:-1].argmax(axis=1):
+            self._hear(int(position))

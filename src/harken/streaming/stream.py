@@ -233,12 +233,13 @@ class Stream:
             utterance.finalize(utterance.uncommitted)
         elif not utterance_end.is_continued or not utterance.audio.has_decoded(utterance_end.frame):
             response = yield from self._decode_last_chunk(utterance, utterance_end.frame)
-        committed = utterance.committed
         if utterance_end.is_continued:
             next_frame = self._endpointer.utterance_start_frame
             assert next_frame is not None, "the next utterance has begun"
             self._following = self._new_utterance(next_frame)
             committed = utterance.split(utterance_end.frame, self._following)
+        else:
+            committed = utterance.committed_until(utterance_end.frame)
         compute_s = response.compute_s
         final_segments = response.segments if exact else self._committed_segments(utterance, committed)
         if response.segments:

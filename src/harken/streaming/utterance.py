@@ -215,6 +215,11 @@ class ActiveUtterance:
         ]
         self._previous_hypotheses = [self.tentative, *agreeing][:MAX_LOCAL_AGREEMENT]
 
+    def committed_until(self, frame: int) -> list[TimedToken]:
+        """Return the committed tokens, none of them later than a frame of the stream, as the last may be in silence."""
+        end_position = (frame - self.audio.start_frame) // FRAMES_PER_POSITION + ATTENDED_LATE
+        return [token.moved(lambda time: min(time, end_position)) for token in self.committed]
+
     def split(self, frame: int, following: ActiveUtterance) -> list[TimedToken]:
         """Split the tokens at a frame of the stream, between words, and hand those behind it to another utterance.
 
