@@ -12,8 +12,8 @@ from pathlib import Path
 from harken.errors import ManifestError, OptionError
 from harken.files import decode, read_file
 from harken.formats.base import Layout, columns, is_wide
-from harken.formats.cues import LONG_PAUSE_S, SENTENCE_END, Cue
-from harken.text.languages import SPACELESS_LETTER
+from harken.formats.cues import LONG_PAUSE_S, Cue
+from harken.text.languages import SENTENCE_END, SPACELESS_LETTER
 
 TOLERANCE_S = 0.0015
 """Times in files are rounded to milliseconds."""

@@ -29,13 +29,11 @@ from harken.formats.base import (
     without_blank_lines,
 )
 from harken.results import Segment, Word
-from harken.text.languages import SPACELESS_LETTER
+from harken.text.languages import SENTENCE_END, SPACELESS_LETTER
 
 LONG_PAUSE_S = 2.0
 """Silence that no cue spans."""
 
-# Behind a Greek letter a semicolon is a question mark.
-SENTENCE_END = re.compile(r"(?:[.!?…。！？｡؟۔।॥։።፧။។\u037e]|(?<=[Ͱ-Ͽἀ-῿]);)+[\"'”’»)\]」』）]*\s*$")
 _CLAUSE_END = re.compile(r"[,;:，、；：،؛·՝፣፤၊—–-][\"'”’»)\]」』）]*\s*$")
 _ABBREVIATION = re.compile(
     r"^\W*(?:\w|mrs?|ms|dra?|st|profa?|sra?|srta|sig|dott|hr|nr|ing|inż|mgr|ul|dhr|mevr|ул|проф)\.\s*$",
