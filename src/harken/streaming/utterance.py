@@ -17,11 +17,12 @@ from harken.results import Segment, Word
 from harken.streaming.config import MAX_LOCAL_AGREEMENT, StreamingConfig
 from harken.streaming.utterance_audio import UtteranceAudio
 from harken.text import Tokenizer
-from harken.text.languages import SENTENCE_END
 from harken.transcribe.hallucination import HallucinationFeatures, attention_concentration, score_hallucination
-from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS
+from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS, SENTENCE_END_MARKS
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
+CLOSING_PUNCTUATION = " \n\"'”’»)]」』"
+"""Characters that may follow the mark that ends a sentence."""
 REPLACEMENT_CHARACTER = "�"
 """The decoded form of bytes that are not a whole character yet."""
 ATTENDED_LATE = 10
@@ -150,7 +151,8 @@ class ActiveUtterance:
     @property
     def ends_sentence(self) -> bool:
         """True if the text so far ends a sentence."""
-        return SENTENCE_END.search(self.tokenizer.decode(self.tokens[-4:])) is not None
+        end = self.tokenizer.decode(self.tokens[-4:])
+        return end.rstrip(CLOSING_PUNCTUATION).endswith(tuple(SENTENCE_END_MARKS))
 
     @property
     def uncommitted(self) -> PartialHypothesis:
@@ -287,13 +289,11 @@ class ActiveUtterance:
         return [self._word(word) for word in self._group_by_word(tokens)]
 
     def segments(self, tokens: Sequence[TimedToken], *, with_words: bool) -> list[Segment]:
-        """Return the sentences of some tokens as segments, with times in the stream; none ends in half a character."""
-        while self._decode(tokens).endswith(REPLACEMENT_CHARACTER):
-            tokens = tokens[:-1]
+        """Return the sentences of some tokens as segments, with times in the stream."""
         sentences: list[list[list[TimedToken]]] = [[]]
         for word in self._group_by_word(tokens):
             sentences[-1].append(word)
-            if SENTENCE_END.search(self._decode(word)):
+            if self._decode(word).rstrip().endswith(tuple(SENTENCE_END_MARKS)):
                 sentences.append([])
         return [self._segment(sentence, with_words) for sentence in sentences if sentence]
 
