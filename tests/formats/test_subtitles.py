@@ -50,13 +50,13 @@ def test_highlighted_words_equal_those_of_openai_whisper():
     assert all(end <= start for (_, end, _), (start, _, _) in pairwise(shown))
 
 
-def said(text, *, letters_s=14.0, start_s=0.0):
-    """Return words that are said at a speed, with half a second after each sentence."""
+def said(text, *, letters_s=14.0, start_s=0.0, pause_s=0.5):
+    """Return words that are said at a speed, with a pause after each sentence."""
     spans = []
     for word in re.findall(r" ?\S[^ 漢]*", text):
         seconds = columns(word) / letters_s
         spans.append((start_s, start_s + seconds, word))
-        start_s += seconds + 0.5 * word.endswith((".", "?"))
+        start_s += seconds + pause_s * word.endswith((".", "?"))
     return spans
 
 
@@ -78,6 +78,32 @@ def test_cues_end_with_sentences_and_clauses_and_have_two_lines_of_about_the_sam
         "in an elderly gentleman of a fresh\ncomplexion, got to the end of a bottle.",
         "It was so.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("language", "cues_shown"),
+    [
+        ("el", "Πού πας τώρα; | Πάω στο σπίτι μου για να φάω. | Θέλεις να έρθεις μαζί μου;"),
+        ("ur", "آپ کہاں جا رہے ہیں؟ | میں گھر جا رہا ہوں۔ | آپ بھی میرے ساتھ چلیں۔"),
+        ("hy", "Բարև ձեզ։ Ինչպե՞ս եք դուք։ | Ես լավ եմ, շնորհակալություն։ | Վաղը մենք գնում ենք Երևան։"),
+        (
+            "de",
+            "Am 21. Oktober 1932 fuhr er mit dem Zug nach Wien, wo der Band usw. erschien. | Danach nie wieder.",
+        ),
+        ("es", "La Sra. García llegó a las 3 p.m. con el Sr. López. | ¿Cómo está usted?"),
+    ],
+)
+def test_cues_end_with_sentences_in_any_language_and_not_with_abbreviations(language, cues_shown):
+    words = said(" " + cues_shown.replace("| ", ""), pause_s=0.0)
+    found = cues(spoken(*words, language=language), subtitle_style="plain")
+    assert " | ".join(text.replace("\n", " ") for *_, text in found) == cues_shown
+
+
+def test_a_word_in_several_parts_is_one_word_of_a_cue():
+    parts = [" L", "'eau", " est", " peut", "-être", " là"]
+    spans = [(0.5 * i, 0.5 * i + 0.5, part) for i, part in enumerate(parts)]
+    found = cues(spoken(*spans), max_words_per_line=1)
+    assert [text for *_, text in found] == ["L'eau", "est", "peut-être", "là"]
 
 
 LAYOUTS = [

@@ -1,10 +1,11 @@
-"""The page of a transcript in a browser: names of speakers are edited, and kept in the page that is saved."""
+"""The page of a transcript in a browser: its text, and names of speakers, edited and kept in the page that is saved."""
 
 import re
 
 import pytest
 from browser import find_browser, open_page
 
+import transcripts
 from fakes.live_sessions import make_segment
 from harken.formats import from_json, render
 from harken.results import DroppedSegment, Speaker, SpeakerTurn, Transcript, Word
@@ -78,3 +79,15 @@ def test_edited_names_are_shown_and_saved_and_a_page_without_speakers_has_none(t
     assert [turn.speaker for turn in read.turns] == [HOSTILE, "Ann", "Ann"]
     assert read.speakers == (Speaker(name=HOSTILE, seconds=1.25), Speaker(name="Ann", seconds=2.5))
     assert not re.search("[\x7f-\x9f\u202a-\u202e]", saved)
+
+
+def test_a_translation_without_word_times_is_shown_as_english_text(tmp_path):
+    said = transcripts.segment(0.0, 1.0, " Good day.", language="de")
+    translation = Transcript(segments=(said,), language="de", duration_s=1.0, model="m", task="translate")
+    (tmp_path / "talk.html").write_text("".join(render(translation, "html")), encoding="utf-8")
+    with open_page((tmp_path / "talk.html").as_uri(), tmp_path) as page:
+        shown = page.run(
+            "[...document.querySelectorAll('#text p')].map((each) => [each.lang, each.textContent])"
+        )
+        assert shown == [["en", "Good day."]]
+        assert page.problems == []

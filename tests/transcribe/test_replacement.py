@@ -21,6 +21,9 @@ LINES = (
     "ab = a b",
     *("ſ = s", "x = ex"),
     "north sea = Nordic Ocean",
+    "राम = Ram",
+    "โรงเรียน = Schule",
+    "Andre\u0301 = Andrée",
 )
 TEXTS = {
     " Harkin's harkin, HARKIN!": " Harken's Harken, HARKEN!",
@@ -31,6 +34,9 @@ TEXTS = {
     " 看完三星的": " 看完3星的",
     " (ab) ab-ab": " (a b) a b-a b",
     " nothing X of the North Sea": " nothing Ex of the Nordic Ocean",
+    " राम रामा अराम": " Ram रामा अराम",
+    " ฉันไปโรงเรียนทุกวัน": " ฉันไปSchuleทุกวัน",
+    " Andr\xe9 Andre\u0301": " Andrée Andrée",
 }
 
 

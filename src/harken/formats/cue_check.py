@@ -12,7 +12,8 @@ from pathlib import Path
 from harken.errors import ManifestError, OptionError
 from harken.files import decode, read_file
 from harken.formats.base import Layout, columns, is_wide
-from harken.formats.cues import LONG_PAUSE_S, SENTENCE_END, Cue
+from harken.formats.cues import LONG_PAUSE_S, Cue
+from harken.text.languages import SENTENCE_END, SPACELESS_LETTER
 
 TOLERANCE_S = 0.0015
 """Times in files are rounded to milliseconds."""
@@ -23,8 +24,6 @@ _TIMES = re.compile(rf"\s*{_CLOCK}\s*-->\s*{_CLOCK}(?:\s.*)?")
 _LIKE_TIMES = re.compile(r"\s*\d+:[\d:.,]*\s*-->")
 _VOICE, _NAME = re.compile(r"<v(?:\.[^\s>]*)? ([^>]*)>"), re.compile(r"([^:]{1,40}): ")
 _MARKUP = re.compile(r"<[^>\n]*>|\{\\[^}\n]*\}")
-# Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
-_SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +120,7 @@ def _near(cue: Cue, following: Cue) -> bool:
 
 def _words(text: str) -> list[str]:
     """Return the words; in scripts without spaces every letter is one."""
-    return _SPACELESS.sub(r" \g<0> ", text).split()
+    return SPACELESS_LETTER.sub(r" \g<0> ", text).split()
 
 
 def read_cues(path: str | os.PathLike[str]) -> list[Cue]:

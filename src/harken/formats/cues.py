@@ -29,13 +29,19 @@ from harken.formats.base import (
     without_blank_lines,
 )
 from harken.results import Segment, Word
+from harken.text.languages import SENTENCE_END, SPACELESS_LETTER
 
 LONG_PAUSE_S = 2.0
 """Silence that no cue spans."""
 
-SENTENCE_END = re.compile(r"[.!?…。！？｡؟।]+[\"'”’»)\]」』）]*\s*$")
-_CLAUSE_END = re.compile(r"[,;:，、；：،—–-][\"'”’»)\]」』）]*\s*$")
-_ABBREVIATION = re.compile(r"^\W*(?:\w|mr|mrs|ms|dr|st|prof)\.\s*$", re.IGNORECASE)
+_CLAUSE_END = re.compile(r"[,;:，、；：،؛·՝፣፤၊—–-][\"'”’»)\]」』）]*\s*$")
+_ABBREVIATION = re.compile(
+    r"^\W*(?:\w|mrs?|ms|dra?|st|profa?|sra?|srta|sig|dott|hr|nr|ing|inż|mgr|ul|dhr|mevr|ул|проф)\.\s*$",
+    re.IGNORECASE,
+)
+_ORDINAL = re.compile(r"^\W*\d{1,2}\.\s*$")
+_WITH_ORDINALS = re.compile("bs|cs|da|de|et|eu|fi|fo|hr|hu|is|lb|lv|nn|no|pl|sk|sl|sr|tr")
+"""Languages in which a point behind a number makes it an ordinal: ``am 21. Oktober``."""
 # Signs of scripts without spaces that are read with the letter before or behind them: of kana those that are small or
 # make it longer, vowels of Thai and Lao, and what stacks letters of Burmese and Khmer.
 _WITH_BEFORE = re.compile(
@@ -120,7 +126,7 @@ class CueMaker:
             if not own:
                 own = [_Run(rules, speaker, columns(self._label(speaker)), self._breaks_lines)]
                 self._runs += own
-            own[0].add(word)
+            own[0].add(word, segment.language)
         for run in self._runs:
             self._waiting += run.final_cues()
         yield from self._in_order(min((run.start_s for run in self._runs), default=inf), segment.start_s)
@@ -193,6 +199,7 @@ class _Run:
         self._words: list[Word] = []
         self._ends = [0]  # columns of the first n words
         self._spaces: list[int] = []  # before each word
+        self._n_joined = [0]  # of the first n words, those that go on with the one before, as 'eau of l'eau
         self._cuts: list[float] = [0.0]  # what it costs to tear before each word; at 0 there is nothing to tear
         self._costs = [0.0]  # of the cheapest way to cut before each word
         self._previous = [0]  # the cut before that one, in this way
@@ -213,11 +220,15 @@ class _Run:
         pause_s = word.start_s - self.end_s
         return (word.speakers, rules) == ((self.speaker,), self._rules) and pause_s <= LONG_PAUSE_S
 
-    def add(self, word: Word) -> None:
-        """Append a word, before which the cheapest way to cut is then known."""
+    def add(self, word: Word, language: str | None) -> None:
+        """Append a word of a language, before which the cheapest way to cut is then known."""
+        joined = False
         if self._words:
-            self._cuts.append(_cut_cost(self._words[-1].text, word.text))
+            before = self._words[-1].text
+            joined = not (word.text[0].isspace() or any(map(SPACELESS_LETTER.match, (before[-1], word.text))))
+            self._cuts.append(_cut_cost(before, word.text, language))
             self._find_way(word.start_s)
+        self._n_joined.append(self._n_joined[-1] + joined)
         self._words.append(word)
         self._ends.append(self._ends[-1] + columns(word.text))
         self._spaces.append(len(word.text) - len(word.text.lstrip()))
@@ -256,10 +267,11 @@ class _Run:
                 labelled = self._line_width(first, line_end, first_line=True) > self._rules.max_line_width
                 needed = n_lines + (labelled and line_end - first > 1)
                 spoken_s = words[behind - 1].end_s - words[first].start_s
+                n_words = behind - first - (self._n_joined[behind] - self._n_joined[first + 1])
                 if (
                     needed > self._rules.max_line_count
                     or spoken_s > self._rules.max_cue_s
-                    or behind - first > self._rules.max_words
+                    or n_words > self._rules.max_words
                 ):
                     return
                 pause_s = words[first + 1].start_s - words[first].end_s
@@ -338,8 +350,8 @@ class _Run:
         return width + self._label_width * first_line
 
 
-def _cut_cost(before: str, after: str) -> float:
-    """Return what a cut between two words tears apart: nothing at the end of a sentence."""
+def _cut_cost(before: str, after: str, language: str | None) -> float:
+    """Return what a cut between two words of a language tears apart: nothing at the end of a sentence."""
     if (
         _is_mark(before, -1, ("Ps", "Pi"))
         or _is_mark(after, 0, ("Pe", "Pf", "Po"))
@@ -348,7 +360,7 @@ def _cut_cost(before: str, after: str) -> float:
         or _WITH_BEHIND.search(before)
     ):
         return TORN_MARK
-    if SENTENCE_END.search(before) and not _ABBREVIATION.match(before):
+    if SENTENCE_END.search(before) and not _is_abbreviated(before, after, language):
         return 0.0
     if _CLAUSE_END.search(before):
         return CLAUSE_CUT
@@ -357,6 +369,13 @@ def _cut_cost(before: str, after: str) -> float:
     if not after[:1].isspace():
         return TORN_WORD
     return SHORT_WORD_CUT if len(before.strip()) <= SHORT_WORD else CUT
+
+
+def _is_abbreviated(before: str, after: str, language: str | None) -> bool:
+    """Return whether a word ends with a point that does not end its sentence."""
+    goes_on = re.search(r"[^.]\.\s*$", before) and after.lstrip()[0].islower()
+    is_ordinal = _WITH_ORDINALS.fullmatch(language or "") and _ORDINAL.match(before)
+    return bool(goes_on or is_ordinal or _ABBREVIATION.match(before))
 
 
 def _is_mark(word: str, position: int, categories: Sequence[str]) -> bool:

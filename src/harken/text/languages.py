@@ -55,6 +55,12 @@ ANY_LANGUAGE = frozenset({"", "*", "auto", "detect", "none", "null", "und", "mul
 #: (openai-whisper tokenizer.py, `Tokenizer.split_to_word_tokens`).
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
+#: Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
+SPACELESS_LETTER = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+
+#: The end of a sentence in any script; behind a Greek letter a semicolon is a question mark.
+SENTENCE_END = re.compile(r"(?:[.!?…。！？｡؟۔।॥։።፧။។\u037e]|(?<=[Ͱ-Ͽἀ-῿]);)+[\"'”’»)\]」』）]*\s*$")
+
 _SEPARATORS = re.compile("[-_.@]")
 _SCRIPT = re.compile("[a-z]{4}")  # RFC 5646, section 2.2.3
 LANGUAGE_TOKEN = re.compile(r"<\|([a-z]{2,3})\|>")

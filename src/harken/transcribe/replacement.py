@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain, pairwise
-from unicodedata import east_asian_width
+from functools import cache
+from itertools import accumulate, chain, groupby, pairwise
+from unicodedata import category, east_asian_width, normalize
 
 from harken.errors import OptionError
 from harken.results import Segment, Word
 from harken.text import Script
-from harken.text.languages import Change
+from harken.text.languages import SPACELESS_LETTER, Change
 
 
 class Replacements:
@@ -41,11 +42,14 @@ class Replacements:
                 continue
             if not (wrong and equals and right):
                 raise OptionError("replace", line, "lines such as: wrong = right")
-            if pairs.setdefault(wrong.lower(), (wrong, right)) != (wrong, right):
+            if pairs.setdefault(normalize("NFC", wrong.lower()), (wrong, right)) != (wrong, right):
                 raise OptionError("replace", line, f"one replacement of {wrong!r}")
         self._pairs = sorted(pairs.values(), key=lambda pair: -len(pair[0]))
-        alternatives = "|".join(f"({_whole_words(wrong)})" for wrong, _ in self._pairs)
-        self._pattern = re.compile(alternatives or "(?!)", re.IGNORECASE)
+        alternatives = (
+            f"{before}(?:{'|'.join(f'({_spelled(wrong)})' for wrong, _ in pairs)}){behind}"
+            for (before, behind), pairs in groupby(self._pairs, lambda pair: _around(pair[0]))
+        )
+        self._pattern = re.compile("|".join(alternatives) or "(?!)", re.IGNORECASE)
 
     def apply(self, segment: Segment, *, streamed: bool = False) -> Segment:
         """Return a segment in its script and with its words replaced. Its tokens stay.
@@ -76,16 +80,34 @@ def _rewritten_segment(segment: Segment, changes: Iterable[Change]) -> Segment:
     return replace(segment, text=_changed(segment.text, changes), words=words)
 
 
-def _whole_words(wrong: str) -> str:
-    """Return the pattern of words that are not part of others; wide ones, as in Chinese, have no spaces around them."""
-    before, behind = ("" if east_asian_width(edge) in "WF" else r"\w" for edge in (wrong[0], wrong[-1]))
-    pattern = r"\s+".join(map(re.escape, wrong.split()))
-    return (f"(?<!{before})" if before else "") + pattern + (f"(?!{behind})" if behind else "")
+def _around(wrong: str) -> tuple[str, str]:
+    """Return the patterns of the places before and behind a text that is not part of other words.
+
+    In scripts without spaces, and in Korean, where endings follow names, it may be between letters; nowhere between a
+    letter and its marks, as the vowel signs of Hindi.
+    """
+    before, behind = (
+        "" if SPACELESS_LETTER.match(edge) or east_asian_width(edge) in "WF" else r"\w"
+        for edge in (wrong[0], wrong[-1])
+    )
+    return f"(?<![{before}{_marks()}])" if before else "", f"(?![{behind}{_marks()}])"
+
+
+@cache
+def _marks() -> str:
+    """Return the combining marks of the scripts of today, which are no letters for regular expressions."""
+    return "".join(mark for mark in map(chr, range(0x300, 0x10000)) if category(mark).startswith("M"))
+
+
+def _spelled(wrong: str) -> str:
+    """Return the pattern of a text, with its accents as characters of their own or not, and any space between words."""
+    spellings = dict.fromkeys((wrong, normalize("NFC", wrong), normalize("NFD", wrong)))
+    return "|".join(r"\s+".join(map(re.escape, spelling.split())) for spelling in spellings)
 
 
 def _in_case_of(found: str, wrong: str, right: str) -> str:
     """Return what is written for a text, in capitals if that is."""
-    if " ".join(found.split()) == wrong:
+    if normalize("NFC", " ".join(found.split())) == normalize("NFC", wrong):
         return right
     if found.isupper() and sum(map(str.isalpha, found)) > 1:
         return right.upper()

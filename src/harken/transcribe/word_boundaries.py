@@ -47,7 +47,8 @@ def refine_word_boundaries(
     -------
     segments : list of Segment
         The same segments, each as long as its words. Words neither overlap nor run backwards; where there is speech,
-        each lies in one region of it and lasts at least `MIN_WORD_S`, as far as the region has room.
+        each lies in one region of it, or in its segment if none is near, and lasts at least `MIN_WORD_S`, as far as
+        there is room.
     last_speech_s : float
         End of the last word; end of the last segment where no segment has words.
 
@@ -64,11 +65,12 @@ def refine_word_boundaries(
         if end > max(last_speech_s, words[0].start_s - SEGMENT_TOLERANCE_S)
         and start < words[-1].end_s + SEGMENT_TOLERANCE_S
     ]
-    fit = (
-        partial(fit_to_speech, regions=regions)
-        if regions
-        else partial(_without_overlaps, not_before_s=last_speech_s)
-    )
+    if regions:
+        fit = partial(fit_to_speech, regions=regions)
+    elif speech:
+        fit = partial(_fit_to_segments, segments=segments, not_before_s=last_speech_s)
+    else:
+        fit = partial(_without_overlaps, not_before_s=last_speech_s)
     fitted = _replace_words(segments, fit(words))
     if median_duration_s is not None:
         # Silence has been cut out first: a word that is still too long is so for another reason.
@@ -131,6 +133,17 @@ def _without_overlaps(words: Iterable[Word], not_before_s: float) -> list[Word]:
         not_before_s = max(word.end_s, start_s)
         ordered.append(_with_times(word, start_s, not_before_s))
     return ordered
+
+
+def _fit_to_segments(words: Sequence[Word], segments: Iterable[Segment], not_before_s: float) -> list[Word]:
+    """Return the words, each moved into its segment: of words that attend to no speech, only its times tell."""
+    fitted: list[Word] = []
+    for segment in segments:
+        if own := words[len(fitted) : len(fitted) + len(segment.words)]:
+            start_s = max(segment.start_s, not_before_s)
+            fitted += _fit_to_region(own, start_s, max(segment.end_s, start_s))
+            not_before_s = fitted[-1].end_s
+    return fitted
 
 
 def fit_to_speech(words: Sequence[Word], regions: Sequence[SpeechInterval]) -> list[Word]:

@@ -64,7 +64,7 @@ function renamedTranscript() {
   const copy = structuredClone(transcript);
   for (const segment of [...copy.segments, ...copy.dropped.map((dropped) => dropped.segment)]) {
     rename(segment);
-    segment.words.forEach(rename);
+    segment.words?.forEach(rename);
   }
   copy.turns?.forEach(rename);
   const seconds = new Map();
@@ -131,7 +131,7 @@ function row(segment, reason) {
   const button = make("button", "", clock(segment.start)), paragraph = make("p", "");
   button.setAttribute("aria-label", `Play from ${clock(segment.start)}`);
   button.addEventListener("click", () => seek(segment.start, true));
-  paragraph.lang = segment.language || transcript.language;
+  paragraph.lang = transcript.task === "translate" ? "en" : segment.language || transcript.language;
   paragraph.dir = "auto";
   if (typeof segment.speaker === "string" && segment.speaker !== lastSpeaker) {
     const label = make("bdi", "who", `${nameOf(segment.speaker)}:`);
@@ -140,7 +140,7 @@ function row(segment, reason) {
   }
   lastSpeaker = segment.speaker;
   paint(paragraph, segment.speaker);
-  if (segment.words.length) {
+  if (segment.words) {
     for (const w of segment.words) addWord(paragraph, w.word, w.start, w.end, w.probability, element);
   } else {
     addWord(paragraph, segment.text, segment.start, segment.end, probability(segment), element);
