@@ -194,7 +194,7 @@ def _transcribe(
     try:
         for block in reader:
             outputs.samples += len(block)
-            peak = max(peak, float(np.abs(block).max()))
+            peak = max(peak, float(np.abs(block).max(initial=0)))
             run_and_show(partial(session.feed, block))
             if reader.source.lost_s and not loss_told:
                 loss_told = True

@@ -40,7 +40,7 @@ _ABBREVIATION = re.compile(
     re.IGNORECASE,
 )
 _ORDINAL = re.compile(r"^\W*\d{1,2}\.\s*$")
-_WITH_ORDINALS = re.compile("bs|cs|da|de|et|eu|fi|fo|hr|hu|is|lb|lv|nn|no|pl|sk|sl|sr|tr")
+_WITH_ORDINALS = frozenset("bs cs da de et eu fi fo hr hu is lb lv nn no pl sk sl sr tr".split())
 """Languages in which a point behind a number makes it an ordinal: ``am 21. Oktober``."""
 # Signs of scripts without spaces that are read with the letter before or behind them: of kana those that are small or
 # make it longer, vowels of Thai and Lao, and what stacks letters of Burmese and Khmer.
@@ -225,7 +225,7 @@ class _Run:
         joined = False
         if self._words:
             before = self._words[-1].text
-            joined = not (word.text[0].isspace() or any(map(SPACELESS_LETTER.match, (before[-1], word.text))))
+            joined = not (word.text[:1].isspace() or any(map(SPACELESS_LETTER.match, (before[-1:], word.text))))
             self._cuts.append(_cut_cost(before, word.text, language))
             self._find_way(word.start_s)
         self._n_joined.append(self._n_joined[-1] + joined)
@@ -373,8 +373,8 @@ def _cut_cost(before: str, after: str, language: str | None) -> float:
 
 def _is_abbreviated(before: str, after: str, language: str | None) -> bool:
     """Return whether a word ends with a point that does not end its sentence."""
-    goes_on = re.search(r"[^.]\.\s*$", before) and after.lstrip()[0].islower()
-    is_ordinal = _WITH_ORDINALS.fullmatch(language or "") and _ORDINAL.match(before)
+    goes_on = re.search(r"[^.]\.\s*$", before) and after.lstrip()[:1].islower()
+    is_ordinal = language in _WITH_ORDINALS and _ORDINAL.match(before)
     return bool(goes_on or is_ordinal or _ABBREVIATION.match(before))
 
 

@@ -140,7 +140,7 @@ function row(segment, reason) {
   }
   lastSpeaker = segment.speaker;
   paint(paragraph, segment.speaker);
-  if (segment.words) {
+  if (segment.words?.length) {
     for (const w of segment.words) addWord(paragraph, w.word, w.start, w.end, w.probability, element);
   } else {
     addWord(paragraph, segment.text, segment.start, segment.end, probability(segment), element);
