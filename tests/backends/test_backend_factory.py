@@ -135,7 +135,7 @@ def test_by_default_a_local_model_drafts_that_is_far_smaller_and_has_the_vocabul
 def test_published_small_is_drafted_for_by_tiny_with_the_changes_that_come_with_harken(monkeypatch):
     monkeypatch.setenv("HARKEN_MODEL_DIR", str(model_path("small").parent))
     model_path("tiny")
-    speculator = harken.load("small").speculator
+    speculator = make_speculative_decoder("auto", model_path("small"), BackendFactory())
     assert speculator.detail == "a decoder of 4 layers, 384 wide, with the model's encoder"
 
 

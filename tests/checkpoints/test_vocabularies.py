@@ -1,7 +1,9 @@
 """Vocabularies with tokens of their own, or that lost some, and conversions: all keep the ids that their files say."""
 
 import json
+import shutil
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -59,6 +61,20 @@ def tokenizer_of(checkpoint):
     return checkpoint.vocabulary.tokenizer(checkpoint.dims.n_vocab)
 
 
+@pytest.fixture(scope="module")
+def converted_openai(tmp_path_factory):
+    """A function from a number of tokens to the folder of a small model with those of OpenAI, converted once."""
+
+    @cache
+    def convert_once(n_vocab):
+        folder = tmp_path_factory.mktemp("openai")
+        dims = replace(DIMS, n_mels=80, n_vocab=n_vocab)
+        source = files.write_openai(folder / "m.pt", dims, files.random_weights(dims))
+        return converted(source, folder / "to").path.parent
+
+    return convert_once
+
+
 @pytest.mark.parametrize("file", ["tokenizer.json", "vocab.json", "vocabulary.json"])
 def test_added_tokens_are_text_and_languages_and_padding_is_left_out(tmp_path, file):
     checkpoint = open_with(tmp_path, WITH_ADDED, file=file)
@@ -98,15 +114,21 @@ def test_adapters_of_the_embedding_have_the_order_of_the_model(tmp_path):
         np.testing.assert_allclose(changed, whole[[*tokenizer_of(checkpoint).model_ids]], rtol=1e-5)
 
 
-def test_vocabularies_are_recognised_by_their_files_where_the_size_is_that_of_another(tmp_path):
+def zeros(dims):
+    return {name: np.zeros(shape, np.float16) for name, shape in files.weight_shapes(dims).items()}
+
+
+def test_vocabularies_are_recognised_by_their_files_where_the_size_is_that_of_another(
+    tmp_path, converted_openai
+):
     """An English model with one more token has as many as the multilingual ones, but the heads of the English one."""
     sizes = {"n_audio_layer": 4, "n_text_layer": 4, "n_audio_state": 384, "n_text_state": 384}  # of tiny.en
     dims = replace(DIMS, n_mels=80, n_vocab=51864, **sizes)
-    source = files.write_openai(tmp_path / "m.pt", dims, files.random_weights(dims))
-    folder = converted(source, tmp_path / "to").path.parent
+    source = files.write_openai(tmp_path / "m.pt", dims, zeros(dims))
+    folder = shutil.copytree(converted_openai(51864), tmp_path / "to")
     path, wider = folder / "tokenizer.json", replace(dims, n_vocab=51865)
     content = json.loads(path.read_text())
-    files.write_huggingface(folder, wider, files.random_weights(wider))
+    files.write_huggingface(folder, wider, zeros(wider))
     content["added_tokens"].append({"id": 51864, "content": "[UH]"})
     path.write_text(json.dumps(content))
     assert declare(open_checkpoint(folder)).kept_heads == open_checkpoint(source).kept_heads
@@ -119,13 +141,11 @@ def test_vocabularies_are_recognised_by_their_files_where_the_size_is_that_of_an
         Tokenizer.from_file(path, 51900)
 
 
-def test_the_tokenizer_of_another_published_model_is_refused(tmp_path):
+def test_the_tokenizer_of_another_published_model_is_refused(tmp_path, converted_openai):
     """Its special tokens have other ids, so the text would be wrong or empty."""
     for size, n_vocab in ((51865, 51866), (51864, 51865)):
-        dims = replace(DIMS, n_mels=80, n_vocab=size)
-        source = files.write_openai(tmp_path / "m.pt", dims, files.random_weights(dims))
-        folder = converted(source, tmp_path / f"{size}").path.parent
-        wider = replace(dims, n_vocab=n_vocab)
+        folder = shutil.copytree(converted_openai(size), tmp_path / f"{size}")
+        wider = replace(DIMS, n_mels=80, n_vocab=n_vocab)
         files.write_huggingface(folder, wider, files.random_weights(wider))
         with pytest.raises(
             CheckpointError,
@@ -254,15 +274,13 @@ def test_tokens_keep_the_ids_that_the_model_has(tmp_path, target):
 
 
 @pytest.mark.parametrize("n_vocab", [51864, 51865, 51866])
-def test_tokens_of_openai_are_read_back(tmp_path, n_vocab):
-    dims = replace(DIMS, n_mels=80, n_vocab=n_vocab)
-    source = files.write_openai(tmp_path / "m.pt", dims, files.random_weights(dims))
-    checkpoint = converted(source, tmp_path / "to")
+def test_tokens_of_openai_are_read_back(converted_openai, n_vocab):
+    checkpoint = open_checkpoint(converted_openai(n_vocab))
     assert checkpoint.vocabulary.arrangement
     assert checkpoint.vocabulary.arrangement.is_standard
     tokenizer = tokenizer_of(checkpoint)
     assert tokenizer.has_same_vocabulary(Tokenizer.builtin(n_vocab))
-    content = json.loads((tmp_path / "to" / "tokenizer.json").read_text())
+    content = json.loads(checkpoint.path.with_name("tokenizer.json").read_text())
     added = {entry["content"]: entry["id"] for entry in content["added_tokens"]}
     assert added["<|de|>"] == tokenizer.language_tokens["de"]
     template = content["post_processor"]
