@@ -146,7 +146,7 @@ def test_a_transcription_cut_short_anywhere_goes_on_to_the_same_transcript(
 
 
 def test_gaps_of_these_recordings_are_decoded_again_and_some_stay(recognizer):
-    samples = noise_and_silence(*(WINDOW_S * length for length in (0.9, 0.8, 2.5, 0.2)))
+    samples = noise_and_silence(*(WINDOW_S * length for length in (0.9, 0.8, 2.4, 0.2)))
     given = {"language": "en", "logprob_threshold": None, "hallucination_threshold": None}
     given |= {"vad_min_silence_s": 0.3, "vad_speech_pad_s": 0.05, "beam_size": 1}
     filled = recognizer.transcribe(samples, **given)

@@ -40,7 +40,7 @@ _ABBREVIATION = re.compile(
     re.IGNORECASE,
 )
 _ORDINAL = re.compile(r"^\W*\d{1,2}\.\s*$")
-_WITH_ORDINALS = frozenset("bs cs da de et eu fi fo hr hu is lb lv nn no pl sk sl sr tr".split())
+_WITH_ORDINALS = "bs cs da de et eu fi fo hr hu is lb lv nn no pl sk sl sr tr"
 """Languages in which a point behind a number makes it an ordinal: ``am 21. Oktober``."""
 # Signs of scripts without spaces that are read with the letter before or behind them: of kana those that are small or
 # make it longer, vowels of Thai and Lao, and what stacks letters of Burmese and Khmer.
@@ -374,7 +374,7 @@ def _cut_cost(before: str, after: str, language: str | None) -> float:
 def _is_abbreviated(before: str, after: str, language: str | None) -> bool:
     """Return whether a word ends with a point that does not end its sentence."""
     goes_on = re.search(r"[^.]\.\s*$", before) and after.lstrip()[:1].islower()
-    is_ordinal = language in _WITH_ORDINALS and _ORDINAL.match(before)
+    is_ordinal = language in _WITH_ORDINALS.split() and _ORDINAL.match(before)
     return bool(goes_on or is_ordinal or _ABBREVIATION.match(before))
 
 
