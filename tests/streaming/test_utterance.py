@@ -289,7 +289,7 @@ def test_committed_text_only_grows_and_never_ends_inside_a_character(text, cuts)
 
 
 def test_sentence_end_is_found_in_the_last_characters():
-    ended = ((" To be.", ""), (" To be", "."), (" To be", "! "), ("好", "。"))
+    ended = ((" To be.", ""), (" To be", "."), (" To be", "! "), ("好", "。"), (" τώρα", ";"), (" है।", ""))
     going_on = (("", ""), (" To be.", " Or"), (" To be", ","), (" No. 5", ""))
     for committed, tentative in ended + going_on:
         utterance = saying(committed.encode(), tentative.encode())
@@ -299,6 +299,13 @@ def test_sentence_end_is_found_in_the_last_characters():
 
 def segments_of(data):
     return saying(data).segments(byte_tokens(data), with_words=True)
+
+
+def test_half_a_character_is_no_text_of_a_final_segment():
+    utterance = new_utterance()
+    utterance.finalize(hypothesis(" Да".encode() + "н".encode()[:1], range(7)))
+    (segment,) = utterance.segments(utterance.committed, with_words=True)
+    assert segment.text == "".join(word.text for word in segment.words) == " Да"
 
 
 def test_each_sentence_is_a_segment_and_words_have_times_in_the_stream():

@@ -17,12 +17,11 @@ from harken.results import Segment, Word
 from harken.streaming.config import MAX_LOCAL_AGREEMENT, StreamingConfig
 from harken.streaming.utterance_audio import UtteranceAudio
 from harken.text import Tokenizer
+from harken.text.languages import SENTENCE_END
 from harken.transcribe.hallucination import HallucinationFeatures, attention_concentration, score_hallucination
-from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS, SENTENCE_END_MARKS
+from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
-CLOSING_PUNCTUATION = " \n\"'”’»)]」』"
-"""Characters that may follow the mark that ends a sentence."""
 REPLACEMENT_CHARACTER = "�"
 """The decoded form of bytes that are not a whole character yet."""
 ATTENDED_LATE = 10
@@ -151,8 +150,7 @@ class ActiveUtterance:
     @property
     def ends_sentence(self) -> bool:
         """True if the text so far ends a sentence."""
-        end = self.tokenizer.decode(self.tokens[-4:])
-        return end.rstrip(CLOSING_PUNCTUATION).endswith(tuple(SENTENCE_END_MARKS))
+        return SENTENCE_END.search(self.tokenizer.decode(self.tokens[-4:])) is not None
 
     @property
     def uncommitted(self) -> PartialHypothesis:
@@ -193,8 +191,12 @@ class ActiveUtterance:
         self._commit(hypothesis, stable)
 
     def finalize(self, hypothesis: PartialHypothesis) -> None:
-        """Take the last hypothesis and commit all of it."""
-        self._commit(hypothesis, len(hypothesis.tokens))
+        """Take the last hypothesis and commit all of it, but for half a character at the end."""
+        count = len(hypothesis.tokens)
+        while count and self.tokenizer.decode(hypothesis.tokens[:count]).endswith(REPLACEMENT_CHARACTER):
+            count -= 1
+        self._commit(hypothesis, count)
+        self.tentative = ()
 
     def reject(self, hypothesis: PartialHypothesis) -> None:
         """Take a hypothesis that is probably a hallucination: it only serves as the next draft."""
@@ -298,7 +300,7 @@ class ActiveUtterance:
         sentences: list[list[list[TimedToken]]] = [[]]
         for word in self._group_by_word(tokens):
             sentences[-1].append(word)
-            if self._decode(word).rstrip().endswith(tuple(SENTENCE_END_MARKS)):
+            if SENTENCE_END.search(self._decode(word)):
                 sentences.append([])
         return [self._segment(sentence, with_words) for sentence in sentences if sentence]
 
