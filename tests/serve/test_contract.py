@@ -337,11 +337,11 @@ async def test_captions_show_what_is_said_and_a_slow_viewer_holds_up_nobody(stag
         await until(lambda: late.messages)
         assert late.messages[0]["lines"] == early.messages[-1]["lines"]
         client.vanish()
-    slow.reads.set()
-    for viewer in (early, slow):
+    for viewer in (early, slow):  # the slow one reads on when all has been shown
+        viewer.reads.set()
         await until(lambda seen=viewer.messages: len(seen) > 1 and not seen[-1]["live"])
         assert words_said(303).endswith(" ".join(viewer.messages[-1]["lines"]))
-    assert len(slow.messages) < len(early.messages)
+    assert len(slow.messages) < 5
     late = await stage.connect(CaptionViewer)
     await until(lambda: late.messages)
     assert late.messages == [{"lines": [], "committed": "", "tentative": "", "live": False}]

@@ -126,10 +126,12 @@ def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page, 
     assert "fellow" in page.run("document.querySelector('[role=log]').textContent")
     picture(page, "page.png")
     assert page.run(FIRST_CAPTION)["live"]
-    page.wait("document.querySelector('.live .segment')")
+    # On a busy machine it may miss a word, and hears it the next time.
+    segments = "[...document.querySelectorAll('.live .segment')]"
+    page.wait(f"{segments}.some((each) => each.textContent.includes('my fellow Americans'))")
     page.click("#record")
     page.wait("document.querySelector('button[aria-label$=\".wav\"]')")
-    assert "fellow Americans" in page.run("document.querySelector('.sheet .text').textContent")
+    assert "my fellow Americans" in page.run("document.querySelector('.sheet .text').textContent")
     recorded = load_audio(io.BytesIO(page.download(".foot button[aria-label$='.wav']")))
     assert SPEECH_S < len(recorded) / SAMPLE_RATE < 60
     text = "".join(segment.text for segment in unhurried.transcribe(recorded))
