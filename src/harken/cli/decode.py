@@ -322,5 +322,4 @@ def command(file: str, trace: bool, as_json: bool, **params: Any) -> None:
     )
     transcript = transcription.result()
     if transcript.speech == () and transcription.peak:
-        found = no_speech(transcript.duration_s, transcription.peak)
-        write_stderr(f"harken: {file}: {found}; --no-vad transcribes it all")
+        write_stderr(f"harken: {file}: {no_speech(transcript.duration_s, transcription.peak)}")

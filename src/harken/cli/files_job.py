@@ -224,8 +224,7 @@ class _FilesRun:
                 write(transcript)
             del self._unfinished[source]
         if transcript.speech == () and transcription.peak:
-            found = no_speech(transcript.duration_s, transcription.peak)
-            self._warn(f"{source}: {found}; --no-vad transcribes it all")
+            self._warn(f"{source}: {no_speech(transcript.duration_s, transcription.peak)}")
         probability = transcript.language_probability
         if (
             transcript.segments

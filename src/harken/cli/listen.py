@@ -207,7 +207,7 @@ def _transcribe(
         failure = error
     run_and_show(session.close)
     if outputs.samples and not has_speech:
-        warn(f"{reader.source.name}: {no_speech(outputs.audio_s, peak)}")
+        warn(f"{reader.source.name}: {no_speech(outputs.audio_s, peak, live=True)}")
     return failure, compute_s
 
 

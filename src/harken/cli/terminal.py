@@ -141,10 +141,11 @@ def format_timed_text(start_s: float, end_s: float, text: str) -> str:
     return f"[{format_time(start_s)} --> {format_time(end_s)}] {replace_controls(text).strip()}"
 
 
-def no_speech(duration_s: float, peak: float) -> str:
+def no_speech(duration_s: float, peak: float, *, live: bool = False) -> str:
     """Return the warning about audio, of which the largest magnitude is given, in which nobody was found to speak."""
     sound = f"sound (peak {20 * math.log10(peak):.0f} dBFS)" if peak else "silence"
-    return f"no speech found in {duration_s:.1f} s of {sound}"
+    way_on = "" if live else "; --no-vad transcribes it all"
+    return f"no speech found in {duration_s:.1f} s of {sound}{way_on}"
 
 
 def format_table(rows: Iterable[tuple[str, ...]]) -> str:

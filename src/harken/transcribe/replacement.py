@@ -46,8 +46,8 @@ class Replacements:
                 raise OptionError("replace", line, f"one replacement of {wrong!r}")
         self._pairs = sorted(pairs.values(), key=lambda pair: -len(pair[0]))
         alternatives = (
-            f"{before}(?:{'|'.join(f'({_spelled(wrong)})' for wrong, _ in pairs)}){behind}"
-            for (before, behind), pairs in groupby(self._pairs, lambda pair: _around(pair[0]))
+            f"{before}(?:{'|'.join(f'({_spelled(wrong)})' for wrong, _ in alike)}){behind}"
+            for (before, behind), alike in groupby(self._pairs, lambda pair: _around(pair[0]))
         )
         self._pattern = re.compile("|".join(alternatives) or "(?!)", re.IGNORECASE)
 
