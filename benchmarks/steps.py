@@ -118,7 +118,7 @@ def encode(backend: Backend, n_windows: int, args: Args, clip_s: float | None = 
     """Encode windows of noise; of so many seconds, behind which there is padding, or whole."""
     import numpy as np
 
-    from harken.transcribe.window_decoder import PaddingSample
+    from harken.transcribe.window_decoder import EncodedLength
 
     window = backend.dims.n_audio_ctx
     positions = min(args.positions, window)
@@ -127,10 +127,10 @@ def encode(backend: Backend, n_windows: int, args: Args, clip_s: float | None = 
         (n_windows, backend.dims.n_mels, 2 * positions), np.float32
     )
     noise[:, :, 2 * content :] = 0
-    sparse = backend.capabilities.sparse_positions and content < positions == window
-    encoded = PaddingSample().positions(2 * content, window) if sparse else None
-    frames = 2 * encoded.encoded if encoded else None
-    return backend.encode(noise[:, :, :frames] / 3, encoded)
+    padded = backend.capabilities.frozen_padding and content < positions == window
+    encoded = EncodedLength().positions(2 * content, window) if padded else None
+    frames = 2 * encoded if encoded else None
+    return backend.encode(noise[:, :, :frames] / 3, padded=encoded is not None)
 
 
 def open_session(backend: Backend, n_rows: int, args: Args) -> Session:

@@ -9,10 +9,10 @@ from harken.contract import Backend, Floats
 from harken.results import Segment
 from harken.text import Tokenizer
 from harken.transcribe import Callbacks, RecordingTranscriber, Scheduler, TranscribeOptions, WindowDecoder
-from harken.transcribe.window_decoder import AudioWindow, DecodePass, DecodeRequest, PaddingSample, WindowResult
+from harken.transcribe.window_decoder import AudioWindow, DecodePass, DecodeRequest, EncodedLength, WindowResult
 from tiny_models import DIMS, TOKENIZER
 
-SMALL_PADDING = PaddingSample(block=1, period=4, min_dense=0, dense_step=4)
+SHORT_LENGTH = EncodedLength(margin=0, step=4)
 """With it a window of the tiny model, which has 48 frames, is encoded in part if it holds 24 frames of audio."""
 
 

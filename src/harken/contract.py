@@ -19,7 +19,6 @@ encodes the next chunks of some streams together, and ``stream_features`` makes 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -45,39 +44,12 @@ class Capabilities:
     precision: str
     device: str
     detail: str
-    sparse_positions: bool = False
-    """True if `Backend.encode` takes `SparsePositions`."""
+    frozen_padding: bool = False
+    """True if `Backend.encode` can leave the padding of windows out."""
     picks_best: bool = False
     """True if sessions are of the kind `GreedySession`."""
     joins_features: bool = False
     """True if the backend is of the kind `JoiningBackend`."""
-
-
-@dataclass(frozen=True, slots=True)
-class SparsePositions:
-    """Positions of a window that ends in padding: the first are encoded, and some stand frozen for all others.
-
-    Frozen positions have the keys, values and encoder output of a window that holds a second of speech
-    (`harken.backends.encoding.short_speech_window`). The logarithm of the number of positions that each stands for is
-    added to the scores of its key, in the encoder and in the cross-attention.
-    """
-
-    encoded: int  # number of positions that are encoded, from the first on
-    sample: tuple[int, ...]  # ascending; those that are not encoded are frozen, and there is at least one
-    window_positions: int  # number of positions of the window
-
-    @property
-    def frozen(self) -> tuple[int, ...]:
-        """The frozen positions; features have them behind those that are encoded."""
-        return self.sample[bisect_left(self.sample, self.encoded) :]
-
-    @property
-    def key_bias(self) -> Floats:
-        """Bias that is added to the scores of each position's key, float32."""
-        n_frozen = len(self.frozen)
-        bias = np.zeros(self.encoded + n_frozen, np.float32)
-        bias[self.encoded :] = np.log((self.window_positions - self.encoded) / n_frozen)
-        return bias
 
 
 class Features(Protocol):
@@ -275,7 +247,7 @@ class Backend(Protocol):
         """`time.perf_counter`, less the seconds of work that is done once for all windows, such as capturing steps."""
         ...
 
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Features:
+    def encode(self, mel: Floats, *, padded: bool = False) -> Features:
         """Encode windows of log-mel.
 
         Not to be called where ``dims.has_encoder`` is false.
@@ -285,8 +257,9 @@ class Backend(Protocol):
         mel : ndarray of shape (windows, n_mels, frames), float32
             Normalised log10 mel. The number of frames is even and at most ``2 * n_audio_ctx``; a shorter window has
             fewer positions.
-        positions : SparsePositions, optional
-            What the frames are the beginning of; only where ``capabilities.sparse_positions`` is true.
+        padded : bool
+            True if padding follows up to ``2 * n_audio_ctx`` frames: it is not encoded, and frozen positions stand for
+            it (`harken.backends.encoding.FrozenPadding`). Only where ``capabilities.frozen_padding`` is true.
         """
         ...
 

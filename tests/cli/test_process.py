@@ -48,7 +48,7 @@ def drop_one_exception():
         time.sleep(0.01)
 
 class Backend(TranscriptBackend):
-    def encode(self, mel, positions):
+    def encode(self, mel, *, padded):
         if len(self.mels) == 2:
             {busy}
         return super().encode(mel)

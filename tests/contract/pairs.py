@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harken.contract import Backend, Features, Floats, Logits, Session, SparsePositions
+from harken.contract import Backend, Features, Floats, Logits, Session
 from tiny_models import BACKENDS, DIMS, TOKENIZER
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
@@ -63,9 +63,9 @@ class BackendPair:
     reference_features: Features
     tolerance: float
 
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> BackendPair:
+    def encode(self, mel: Floats, *, padded: bool = False) -> BackendPair:
         """Return both backends with other windows."""
-        tested, reference = (backend.encode(mel, positions) for backend in (self.tested, self.reference))
+        tested, reference = (backend.encode(mel, padded=padded) for backend in (self.tested, self.reference))
         return replace(self, features=tested, reference_features=reference)
 
     def compare_output(self) -> None:

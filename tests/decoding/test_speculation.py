@@ -49,7 +49,7 @@ from harken.decoding.draft_controller import AcceptanceCounter
 from harken.decoding.generate import Row, WindowEnd, generate, pick_best
 from harken.decoding.speculation import MAX_DRAFT_TOKENS, NEAR_TIE
 from harken.transcribe import TranscribeOptions, WindowDecoder
-from single_recording import SMALL_PADDING, audio_window, decode_windows
+from single_recording import SHORT_LENGTH, audio_window, decode_windows
 from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 
 # --- passes ------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_near_ties_are_counted_only_in_wide_passes():
 
 
 class NoEncoder(ScriptedBackend):
-    def encode(self, mel, positions=None):
+    def encode(self, mel, *, padded=False):
         raise AssertionError("no draft was requested")
 
 
@@ -299,7 +299,9 @@ def decode_two(backend, content_frames, speculator, **options):
     made = TranscribeOptions(
         language="en", best_of=2, beam_size=1, logprob_threshold=0.0, no_speech_threshold=None, **options
     )
-    decoder = WindowDecoder(backend, TOKENIZER, made, speculator, FakeClock(tick_s=1.0), padding=SMALL_PADDING)
+    decoder = WindowDecoder(
+        backend, TOKENIZER, made, speculator, FakeClock(tick_s=1.0), encoded_length=SHORT_LENGTH
+    )
     windows = [audio_window(mel, content_frames=content_frames) for mel in make_mel(2)]
     return decode_windows(decoder, windows)[0], decoder.stats
 
@@ -340,7 +342,7 @@ def test_windows_that_were_encoded_apart_are_drafted_for_together(open_backend):
     ]
 
     def decode_together(windows, speculator):
-        decoder = WindowDecoder(backend, TOKENIZER, options, speculator, padding=SMALL_PADDING)
+        decoder = WindowDecoder(backend, TOKENIZER, options, speculator, encoded_length=SHORT_LENGTH)
         results, _ = decode_windows(decoder, windows)
         assert all(len(result.attempts) > 1 for result in results)
         return [result.decoded.hypothesis.tokens for result in results], decoder.stats

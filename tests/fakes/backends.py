@@ -12,7 +12,7 @@ import numpy as np
 
 from fakes.clock import FakeClock
 from harken.backends.host_logits import HostLogits
-from harken.contract import Capabilities, Floats, Ints, SparsePositions
+from harken.contract import Capabilities, Floats, Ints
 from harken.types import Dims, WordHead
 from tiny_models import DIMS, TOKENIZER
 
@@ -90,7 +90,7 @@ class FakeBackend:
     def __init__(self, n_text_ctx: int = DIMS.n_text_ctx) -> None:
         self.dims: Dims = replace(DIMS, n_text_ctx=n_text_ctx)
         self.capabilities = Capabilities(
-            name="fake", precision="exact", device="none", detail="fixed logits", sparse_positions=True
+            name="fake", precision="exact", device="none", detail="fixed logits", frozen_padding=True
         )
 
 
@@ -116,7 +116,7 @@ class ScriptedBackend(FakeBackend):
         self.next_logits, self.vocabulary, self.fake_clock, self.cost = next_logits, vocabulary, clock, cost
         self.sessions: list[Any] = []
 
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Any:
+    def encode(self, mel: Floats, *, padded: bool = False) -> Any:
         return FakeFeatures(len(mel))
 
     def reuse_encoder_output(self, features: FakeFeatures) -> FakeFeatures:
@@ -233,7 +233,7 @@ class TranscriptBackend(FakeBackend):
         self._windows = [[texts] if isinstance(texts, WindowText) else list(texts) for texts in windows]
         self._attempts: list[int] = []
 
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> FakeFeatures:
+    def encode(self, mel: Floats, *, padded: bool = False) -> FakeFeatures:
         self.mels.append(mel)
         self._attempts.append(0)
         return FakeFeatures(encode_call=len(self.mels) - 1)

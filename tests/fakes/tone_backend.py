@@ -17,7 +17,7 @@ import numpy as np
 from fakes.backends import ScriptedBackend, ScriptedBackendSession
 from fakes.clock import FakeClock
 from harken.audio import mel_filters
-from harken.contract import Floats, SparsePositions
+from harken.contract import Floats
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, SAMPLE_RATE
 from tiny_models import DIMS, TOKENIZER
 
@@ -147,7 +147,7 @@ class ToneBackend(ScriptedBackend):
         """Number of windows encoded and of sessions opened."""
         return len(self.stream_frames) + len(self.encoded_frames) + len(self.sessions)
 
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> ToneFeatures:
+    def encode(self, mel: Floats, *, padded: bool = False) -> ToneFeatures:
         self.encoded_frames += [mel.shape[2]] * len(mel)
         self._spend()
         return ToneFeatures(tuple(self._transcribe(_find_tones(window)) for window in mel))

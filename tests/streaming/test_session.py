@@ -101,9 +101,9 @@ def test_stream_that_ends_within_a_word_has_that_word(finals):
 
 def test_a_stream_of_one_utterance_is_transcribed_as_its_recording_to_the_last_sample():
     class RecordingBackend(ToneBackend):
-        def encode(self, mel, positions=None):
+        def encode(self, mel, *, padded=False):
             heard.append(mel)
-            return super().encode(mel, positions)
+            return super().encode(mel, padded=padded)
 
     heard = []
     samples = speak_words(0, 1, 2).samples[: HOP_SAMPLES * 100 + HOP_SAMPLES // 2]
@@ -450,11 +450,11 @@ class FailingBackend(ToneBackend):
 
     failure = None
 
-    def encode(self, mel, positions=None):
+    def encode(self, mel, *, padded=False):
         if failure := self.failure:
             self.failure = None
             raise failure
-        return super().encode(mel, positions)
+        return super().encode(mel, padded=padded)
 
 
 @pytest.mark.parametrize("failure", [MemoryError(), OutOfMemory("too little memory"), KeyboardInterrupt()])

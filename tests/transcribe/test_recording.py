@@ -19,7 +19,7 @@ from harken.errors import AudioError
 from harken.results import Attempt
 from harken.transcribe import Callbacks, TranscribeOptions, fallback, window_chain, window_segments
 from harken.types import SAMPLE_RATE
-from single_recording import SMALL_PADDING, SingleRecordingTranscriber
+from single_recording import SHORT_LENGTH, SingleRecordingTranscriber
 from tiny_models import DIMS, TOKENIZER
 
 WINDOW_FRAMES = 2 * WINDOW_POSITIONS
@@ -47,7 +47,7 @@ def work(backend, audio=3, callbacks=None, **options):
         "condition_on_previous_text": not found, "vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.0,
         "vad_min_speech_s": 0.0, "batch_size": 1,
     }  # fmt: skip
-    fields = {"padding": options.pop("padding")} if "padding" in options else {}
+    fields = {name: options.pop(name) for name in ["encoded_length"] if name in options}
     made = TranscribeOptions(**{**defaults, **options})
     return SingleRecordingTranscriber(
         backend, iter(blocks), made, callbacks, speech_detector=LoudIsSpeech, **fields
@@ -428,7 +428,7 @@ def test_samples_depend_on_the_seed_the_attempt_and_the_position_of_the_window_o
 def test_rejected_result_of_a_part_of_a_window_is_confirmed_with_the_whole(lines, text, rejections):
     """A window that ends in silence is encoded in part first: 6 positions of sound, and 2 of padding."""
     backend = TranscriptBackend(*lines)
-    segments = list(work(backend, 0.25, padding=SMALL_PADDING).segments())
+    segments = list(work(backend, 0.25, encoded_length=SHORT_LENGTH).segments())
     assert "".join(segment.text for segment in segments) == text
     assert [mel.shape[-1] for mel in backend.mels] == [16, *([] if rejections is None else [WINDOW_FRAMES])]
     for segment in segments:

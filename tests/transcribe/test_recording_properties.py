@@ -16,7 +16,7 @@ from harken.errors import Cancelled
 from harken.transcribe import RecordingTranscriber, Scheduler, TranscribeOptions, WindowDecoder, gap_filling
 from harken.types import SAMPLE_RATE
 from random_transcriptions import clip_timestamps, options, recordings
-from single_recording import SMALL_PADDING
+from single_recording import SHORT_LENGTH
 from tiny_models import DIMS, TOKENIZER
 
 WINDOW_SAMPLES = 2 * DIMS.n_audio_ctx * 160
@@ -92,7 +92,7 @@ def test_transcripts_depend_neither_on_the_batch_nor_on_the_blocks_of_samples(
     recognizer, many, options, batch_size, points
 ):
     def transcribe(recordings, batch_size, order=1):
-        fields = {"speech_detector": LoudIsSpeech, "padding": SMALL_PADDING}
+        fields = {"speech_detector": LoudIsSpeech, "encoded_length": SHORT_LENGTH}
         decoder = WindowDecoder(recognizer.backend, TOKENIZER, TranscribeOptions(**options), **fields)
         forms = [RecordingTranscriber(decoder, iter(blocks)) for blocks in recordings]
         scheduler = Scheduler(decoder, forms, batch_size)

@@ -26,7 +26,7 @@ from harken.transcribe import (
     window_decoder,
 )
 from harken.transcribe.window_decoder import AudioWindow
-from single_recording import SMALL_PADDING, SingleRecordingTranscriber, audio_window, decode_windows
+from single_recording import SHORT_LENGTH, SingleRecordingTranscriber, audio_window, decode_windows
 from tiny_models import DIMS, ENGLISH_TOKENIZER, TOKENIZER, make_mel
 
 WINDOWS = 5
@@ -39,10 +39,10 @@ HELLO = window_text(0, "hello", WINDOW_POSITIONS)
 class Choir(TranscriptBackend):
     """A `TranscriptBackend` that says hello in every window, of several at a time, and keeps only the last."""
 
-    def encode(self, mel, positions=None):
+    def encode(self, mel, *, padded=False):
         self.mels.clear()
         self.prompts.clear()
-        return super().encode(mel, positions)
+        return super().encode(mel, padded=padded)
 
     def open_session(self, features, row_windows, capacity, *, attention=False):
         return ChoirSession(self, HELLO, len(row_windows))
@@ -211,7 +211,7 @@ def backend(open_backend):
 
 
 def test_language_probabilities_belong_to_their_window_whatever_batch_it_is_encoded_in(backend):
-    decoder = WindowDecoder(backend, TOKENIZER, TranscribeOptions(fidelity="fast"), padding=SMALL_PADDING)
+    decoder = WindowDecoder(backend, TOKENIZER, TranscribeOptions(fidelity="fast"), encoded_length=SHORT_LENGTH)
     mels = make_mel()
     encoded = decoder.encode([audio_window(mel, i, (WINDOW_FRAMES, 24)[i % 2]) for i, mel in enumerate(mels)])
     for window in encoded:
@@ -231,7 +231,7 @@ def test_only_small_multilingual_models_get_the_whole_window_for_lack_of_confide
     monkeypatch.setattr(window_decoder, "SURE_LAYERS", sure_layers)
     backend, options = TranscriptBackend(HELLO), TranscribeOptions(language="en", fidelity="fast")
     tokenizer = TOKENIZER if multilingual else ENGLISH_TOKENIZER
-    decoder = WindowDecoder(backend, tokenizer, options, padding=SMALL_PADDING)
+    decoder = WindowDecoder(backend, tokenizer, options, encoded_length=SHORT_LENGTH)
     ((result,), _) = decode_windows(decoder, [audio_window(make_mel(1)[0], content_frames=24)])
     assert [mel.shape[-1] for mel in backend.mels] == encoded
     if len(encoded) == 2:
@@ -239,17 +239,19 @@ def test_only_small_multilingual_models_get_the_whole_window_for_lack_of_confide
 
 
 @pytest.mark.parametrize(
-    ("fidelity", "precision", "sparse"),
+    ("fidelity", "precision", "frozen"),
     [
         *(("auto", "fp32", False), ("auto", "int8", True), ("auto", "bf16", True)),
         *(("fast", "fp32", True), ("exact", "int8", False)),
     ],
 )
-def test_padding_is_sparse_by_default_but_not_in_float32(fidelity, precision, sparse):
+def test_padding_is_frozen_by_default_but_not_in_float32(fidelity, precision, frozen):
     backend = TranscriptBackend(HELLO)
     backend.capabilities = replace(backend.capabilities, precision=precision)
-    decoder = WindowDecoder(backend, TOKENIZER, TranscribeOptions(fidelity=fidelity), padding=SMALL_PADDING)
-    assert bool(decoder.positions_to_encode(4)) == sparse
+    decoder = WindowDecoder(
+        backend, TOKENIZER, TranscribeOptions(fidelity=fidelity), encoded_length=SHORT_LENGTH
+    )
+    assert bool(decoder.positions_to_encode(4)) == frozen
 
 
 def test_windows_are_told_in_order_and_the_cost_of_a_pass_names_those_decoded_in_it(backend):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -12,12 +13,18 @@ import numpy as np
 
 from harken import audio
 from harken.audio.mel import log_mel, normalize, pad_or_trim
-from harken.contract import Features, Floats, Ints, PickedSoFar, SparsePositions, StreamingEncoderState
+from harken.contract import Features, Floats, Ints, PickedSoFar, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
 SHORT_SPEECH = Path(audio.__file__).parent / "data" / "short_speech.npz"
 NO_ENCODER = "this backend has no encoder: use reuse_encoder_output"
 OTHER_FEATURES = "features come from a backend of the same kind"
+BLOCKS = 12
+"""Blocks of neighbours in a window, each of 2.5 s."""
+UNUSUAL = 1 / 24
+"""Share of the positions that are groups of their own: 62 in a window."""
+NEVER_FROZEN = 1 / 15
+"""Share of a window that is always encoded: speech, and the positions behind it."""
 NO_TOKEN = -1
 """In place of a token or timestamp that there is not."""
 
@@ -66,6 +73,96 @@ def short_speech_window(dims: Dims) -> Floats:
         samples = archive["samples"].astype(np.float32) / 32768
     mel = log_mel(samples, dims.n_mels)
     return pad_or_trim(normalize(mel, float(mel.max())), FRAMES_PER_POSITION * dims.n_audio_ctx)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrozenPadding:
+    """What stands for the padding behind the positions of a window that are encoded.
+
+    It is frozen positions. Each has the mean keys, values and encoder output of a group of the positions of
+    `short_speech_window`; the logarithm of the number of positions that it stands for is added to the scores of its
+    key, in the encoder and in the cross-attention.
+
+    Attributes
+    ----------
+    encoded : int
+        Number of positions that are encoded; the frozen ones follow.
+    counts : ndarray of int
+        Number of positions that each frozen one stands for.
+    """
+
+    encoded: int
+    counts: Ints
+
+    @classmethod
+    def behind(cls, encoded: int, groups: Ints) -> FrozenPadding:
+        """Make that of a window, given the groups of `padding_groups`: its frozen positions are the last of these."""
+        counts = np.bincount(groups[encoded:])
+        return cls(encoded, counts[counts > 0])
+
+    @property
+    def key_bias(self) -> Floats:
+        """Bias that is added to the scores of each position's key, float32."""
+        return np.concatenate([np.zeros(self.encoded), np.log(self.counts)]).astype(np.float32)
+
+
+def count_groups(positions: int) -> int:
+    """Return the number of groups of `padding_groups`."""
+    return len(range(0, positions, _block_length(positions))) + int(positions * UNUSUAL)
+
+
+def _block_length(positions: int) -> int:
+    return -(-positions // BLOCKS)
+
+
+def padding_groups(arrays: Iterable[Floats]) -> Ints:
+    """Divide the positions of `short_speech_window` into groups.
+
+    Neighbours in the padding are much alike, so their mean stands for them. But a few positions are like no other, and
+    many heads attend to them (Darcet et al. 2024, "Vision transformers need registers"); which ones depends on the
+    model. The most unusual are groups of their own.
+
+    Parameters
+    ----------
+    arrays : iterable of ndarray of shape (positions, channels), float32
+        What is known of each position: its keys and its values in each layer, and its encoder output.
+
+    Returns
+    -------
+    ndarray of shape (positions,), int
+        The group of each position. Groups are numbered in the order of their last positions.
+    """
+    unusualness = np.sum([*map(_distances, arrays)], axis=0)
+    positions = len(unusualness)
+    groups = np.arange(positions) // _block_length(positions)
+    first, n_unusual = int(positions * NEVER_FROZEN), int(positions * UNUSUAL)
+    unusual = first + np.argsort(-unusualness[first:], kind="stable")[:n_unusual]
+    groups[unusual] = positions + unusual
+    _, last, members = np.unique(groups[::-1], return_index=True, return_inverse=True)
+    by_last: Ints = np.argsort(np.argsort(-last))
+    return by_last[members[::-1]]
+
+
+def _distances(rows: Floats) -> Floats:
+    """Return the distance of each row from the median, in medians of the distances."""
+    # Sums over the first axis are formed in its order, hence the same on every processor.
+    columns = np.ascontiguousarray(rows.T)
+    distances = np.sqrt(np.square(columns - np.median(columns, axis=1, keepdims=True)).sum(axis=0))
+    scaled: Floats = distances / np.median(distances)
+    return scaled
+
+
+def pool(rows: Floats, groups: Ints) -> Floats:
+    """Return the mean of each group of positions, which lie along the last axis but one.
+
+    Sums are formed in the order of the positions, hence the same on every processor.
+    """
+    counts = np.bincount(groups).astype(np.float32)
+    sums = np.zeros((*rows.shape[:-2], len(counts), rows.shape[-1]), np.float32)
+    for position, group in enumerate(groups):
+        sums[..., group, :] += rows[..., position, :]
+    sums /= counts[:, None]
+    return sums
 
 
 class StreamState:
@@ -123,11 +220,11 @@ class EncodedWindows(ABC):
 
     Attributes
     ----------
-    sparse_positions : SparsePositions or None
-        Those of all windows.
+    padding : FrozenPadding or None
+        What stands for the padding of all windows.
     """
 
-    sparse_positions: SparsePositions | None
+    padding: FrozenPadding | None
 
     @abstractmethod
     def outputs(self) -> list[Floats]:

@@ -21,7 +21,6 @@ from harken.contract import (
     GreedySession,
     PickedSoFar,
     Session,
-    SparsePositions,
 )
 from harken.decoding.draft_controller import AcceptanceCounter
 from harken.decoding.logit_rules import LogitRules
@@ -240,7 +239,7 @@ class Assistant:
     shares_encoder: bool
     setup_ratio: float = 0.0
 
-    def encode(self, mel: Floats, features: Features, positions: SparsePositions | None = None) -> Features:
+    def encode(self, mel: Floats, features: Features, *, padded: bool = False) -> Features:
         """Encode windows for the assistant.
 
         Parameters
@@ -248,12 +247,12 @@ class Assistant:
         mel : ndarray of shape (windows, n_mels, frames), float32
         features : Features
             Encoder output of the main model.
-        positions : SparsePositions, optional
-            The position of each two frames.
+        padded : bool
+            True if padding follows (see `harken.contract.Backend.encode`).
         """
         if self.shares_encoder:
             return self.backend.reuse_encoder_output(features)
-        return self.backend.encode(mel, positions)
+        return self.backend.encode(mel, padded=padded)
 
 
 class AssistedCandidateGenerator(CandidateGenerator):

@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from harken.audio.vad import SpeechDetector
-from harken.contract import Backend, Features, Floats, JoiningBackend, SparsePositions
+from harken.contract import Backend, Features, Floats, JoiningBackend
 from harken.decoding import (
     Assistant,
     DecodeStats,
@@ -155,38 +155,28 @@ class DecodePass(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaddingSample:
-    """The positions that stand for the padding of a window.
+class EncodedLength:
+    """The number of positions of a window that are encoded, where the rest is padding.
 
     Parameters
     ----------
-    block, period : int
-        Of every `period` positions, `block` neighbours in their middle. Neighbours, since some heads attend to the
-        positions beside their own.
-    min_dense : int
+    margin : int
         Positions behind the audio that are encoded.
-    dense_step : int
-        The encoded positions end at a multiple of this: windows with the same are decoded together.
+    step : int
+        The number is a multiple of this: windows with the same are decoded together.
     max_share : float
         Where a greater share of the window would be encoded, all of it is.
     """
 
-    block: int = 16
-    period: int = 64
-    min_dense: int = 50
-    dense_step: int = 50
+    margin: int = 50
+    step: int = 50
     max_share: float = 2 / 3
 
-    def positions(self, content_frames: int, window_positions: int) -> SparsePositions | None:
-        """Return the positions of a window that holds so many frames of audio; None if all are to be encoded."""
+    def positions(self, content_frames: int, window_positions: int) -> int | None:
+        """Return the number for a window that holds so many frames of audio; None if all are to be encoded."""
         content_positions = -(-content_frames // FRAMES_PER_POSITION)
-        encoded = -(-(content_positions + self.min_dense) // self.dense_step) * self.dense_step
-        if encoded > self.max_share * window_positions:
-            return None
-        first = (self.period - self.block) // 2
-        sample = tuple(n for n in range(window_positions) if first <= n % self.period < first + self.block)
-        positions = SparsePositions(encoded, sample, window_positions)
-        return positions if positions.frozen else None
+        encoded = -(-(content_positions + self.margin) // self.step) * self.step
+        return encoded if encoded <= self.max_share * window_positions else None
 
 
 @dataclass(slots=True)
@@ -204,8 +194,8 @@ class WindowDecoder:
         Gives seconds, to measure encoding and decoding; without it both are counted as 0 s.
     speech_detector : callable
         Makes the detector of the speech of one recording or stream.
-    padding : PaddingSample
-        What stands for the padding, unless windows are exact.
+    encoded_length : EncodedLength
+        How much of a window is encoded, unless all are exact.
 
     Attributes
     ----------
@@ -221,7 +211,7 @@ class WindowDecoder:
     speculator: SpeculativeDecoder | None = None
     clock: Callable[[], float] | None = None
     speech_detector: Callable[[], SpeechDetector] = SpeechDetector
-    padding: PaddingSample = PaddingSample()
+    encoded_length: EncodedLength = EncodedLength()
     exact: bool = field(init=False)
     stats: DecodeStats = field(init=False, default_factory=DecodeStats)
     initial_prompt_tokens: list[int] = field(init=False)
@@ -277,8 +267,8 @@ class WindowDecoder:
         )
 
     def encode(self, windows: Sequence[AudioWindow], *, whole: bool = False) -> list[EncodedWindow]:
-        """Encode windows, those of equal positions together: without their padding, unless all are exact or whole."""
-        groups: dict[SparsePositions | None, list[int]] = {}
+        """Encode windows, those of equal lengths together: without their padding, unless all are exact or whole."""
+        groups: dict[int | None, list[int]] = {}
         for i, window in enumerate(windows):
             positions = None if whole else self.positions_to_encode(window.content_frames)
             groups.setdefault(positions, []).append(i)
@@ -286,26 +276,26 @@ class WindowDecoder:
         for positions, indices in groups.items():
             mel = np.concatenate([windows[i].mel for i in indices])
             if positions:  # padding is constant, so the last of these frames are those of any position in it
-                mel = mel[:, :, : FRAMES_PER_POSITION * positions.encoded]
+                mel = mel[:, :, : FRAMES_PER_POSITION * positions]
             began_s = self.now_s()
-            features = self.backend.encode(mel, positions)
+            features = self.backend.encode(mel, padded=positions is not None)
             encode_s = self.now_s() - began_s
             batch = EncodedBatch(features, positions is not None, encode_s / len(indices))
             if self.speculator:
                 batch.draft_context = DraftContext(
                     self.speculator,
-                    partial(Assistant.encode, mel=mel, features=features, positions=positions),
+                    partial(Assistant.encode, mel=mel, features=features, padded=positions is not None),
                     window_s=mel.shape[2] / FRAMES_PER_SECOND,
                     encode_s=encode_s,
                 )
             encoded.update({i: EncodedWindow(windows[i], batch, index) for index, i in enumerate(indices)})
         return [encoded[i] for i in range(len(windows))]
 
-    def positions_to_encode(self, content_frames: int) -> SparsePositions | None:
-        """Choose the positions to encode of a window with so many frames of audio; None is all."""
-        if self.exact or not self.backend.capabilities.sparse_positions:
+    def positions_to_encode(self, content_frames: int) -> int | None:
+        """Choose how many positions to encode of a window with so many frames of audio; None is all."""
+        if self.exact or not self.backend.capabilities.frozen_padding:
             return None
-        return self.padding.positions(content_frames, self.backend.dims.n_audio_ctx)
+        return self.encoded_length.positions(content_frames, self.backend.dims.n_audio_ctx)
 
     def languages_of(self, features: Features) -> list[dict[str, float]]:
         """Return the probability of each allowed language in each window, most probable first."""

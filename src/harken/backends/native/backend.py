@@ -7,7 +7,14 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
-from harken.backends.encoding import NO_ENCODER, encoded_windows, own_features, own_states, stack_padded
+from harken.backends.encoding import (
+    NO_ENCODER,
+    FrozenPadding,
+    encoded_windows,
+    own_features,
+    own_states,
+    stack_padded,
+)
 from harken.backends.loading import load_parts
 from harken.backends.native.decoder import NativeDecoder, NativeFeatures
 from harken.backends.native.encoder import NativeEncoder, NativeEncoderState
@@ -19,7 +26,7 @@ from harken.backends.native.weights import DecoderWeights, EncoderWeights
 from harken.checkpoints import Weights
 from harken.checkpoints.alignment_heads import KeptHeads
 from harken.compiled_library import usable_processors
-from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
+from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
 from harken.errors import OptionError, install_hint
 from harken.types import FRAMES_PER_POSITION, Dims
 
@@ -121,21 +128,21 @@ class NativeBackend:
             precision="int8" if precision == "auto" else precision,
             device="cpu",
             detail=f"encoder {encoder}, decoder {decoder}, {self.threads} threads",
-            sparse_positions=True,
+            frozen_padding=True,
             picks_best=True,
             joins_features=True,
         )
 
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> NativeFeatures:
+    def encode(self, mel: Floats, *, padded: bool = False) -> NativeFeatures:
         assert self._encoder, NO_ENCODER
-        return self._project(self._encoder.encode(mel, positions), positions)
+        return self._project(*self._encoder.encode(mel, padded=padded))
 
     def encoder_output(self, features: Features) -> Floats:
         return stack_padded(own_features(features, NativeFeatures).outputs())
 
     def reuse_encoder_output(self, features: Features) -> NativeFeatures:
         encoded = encoded_windows(features)
-        return self._project(encoded.outputs(), encoded.sparse_positions)
+        return self._project(encoded.outputs(), encoded.padding)
 
     def open_encoder(self, history_frames: int) -> NativeEncoderState:
         assert self._encoder, NO_ENCODER
@@ -160,9 +167,9 @@ class NativeBackend:
         windows = own_features(features, NativeFeatures).windows
         return NativeSession(self._decoder, windows, row_windows, capacity, attention=attention)
 
-    def _project(self, outputs: Iterable[Floats], positions: SparsePositions | None) -> NativeFeatures:
-        windows = [self._decoder.project_window(output, positions) for output in outputs]
-        return NativeFeatures(windows, positions)
+    def _project(self, outputs: Iterable[Floats], padding: FrozenPadding | None) -> NativeFeatures:
+        windows = [self._decoder.project_window(output, padding) for output in outputs]
+        return NativeFeatures(windows, padding)
 
 
 def fits(dims: Dims) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import weakref
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.encoding import EncodedWindows
+from harken.backends.encoding import EncodedWindows, FrozenPadding
 from harken.backends.native.library import (
     MOST_IN_A_PART,
     NO_MEMORY,
@@ -35,7 +34,7 @@ from harken.backends.native.matrices import GROUP, HalvedMatrix, padded_rows
 from harken.backends.native.packed_file import ALIGNMENT_BYTES, PackedArrays
 from harken.backends.native.weights import DecoderWeights
 from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
-from harken.contract import Arrays, Floats, SparsePositions
+from harken.contract import Arrays, Floats
 from harken.errors import OutOfMemory
 
 Packed = NDArray[np.uint8]
@@ -44,8 +43,6 @@ MOST_BEHIND_TEXT = 1609
 """Most tokens behind those of text: special ones, a hundred languages, and timestamps."""
 OF_A_WINDOW = "for the keys and values of a window"
 
-MOST_KEPT_BYTES = 32 << 20
-"""Most bytes of projected frozen positions that are kept: enough for models up to `small`, and for `turbo`."""
 PART_OF_STREAM = 96
 """Positions of a stream that are packed together: two seconds, so that little is packed anew with each chunk."""
 
@@ -88,7 +85,7 @@ class NativeFeatures(EncodedWindows):
     """Windows that were encoded together, or, for sessions alone, apart."""
 
     windows: Sequence[PackedWindow]
-    sparse_positions: SparsePositions | None = None
+    padding: FrozenPadding | None = None
 
     @property
     def n_windows(self) -> int:
@@ -170,25 +167,23 @@ class NativeDecoder:
             raise OutOfMemory(f"not enough memory {purpose}")
         return result
 
-    def project_window(self, encoder_output: Floats, sparse: SparsePositions | None) -> PackedWindow:
+    def project_window(self, encoder_output: Floats, padding: FrozenPadding | None) -> PackedWindow:
         """Make packed keys and values of the cross-attention of one window, shape (positions, n_audio_state).
 
-        Those of frozen positions are the same in most windows, and projected once.
+        Those of frozen positions are the same in all windows, and projected once.
         """
         positions = len(encoder_output)
-        n_frozen = len(sparse.frozen) if sparse else 0
-        keys_values = self._project_frozen(encoder_output[positions - n_frozen :])
+        n_frozen = len(padding.counts) if padding else 0
+        keys_values = self._project_frozen(encoder_output[positions - n_frozen :]) if padding else None
         window = self._allocate(encoder_output, MOST_IN_A_PART, positions)
-        if sparse:
-            window = replace(window, key_bias=padded_key_bias(sparse.key_bias))
+        if padding:
+            window = replace(window, key_bias=padded_key_bias(padding.key_bias))
         return self._project(window, 0, keys_values)
 
-    def _project_frozen(self, encoder_output: Floats) -> Floats | None:
-        """Return keys and values of frozen positions, (layers, n, 2 n_text_state); None if they would be too large."""
+    def _project_frozen(self, encoder_output: Floats) -> Floats:
+        """Return keys and values of frozen positions, shape (n_text_layer, n, 2 n_text_state)."""
         n, dims = len(encoder_output), self.dims
         shape = dims.n_text_layer, n, 2 * dims.n_text_state
-        if not 0 < 4 * math.prod(shape) <= MOST_KEPT_BYTES:
-            return None
         kept, keys_values = self._frozen
         if not np.array_equal(kept[-n:], encoder_output):
             kept, keys_values = encoder_output.copy(), np.empty(shape, np.float32)

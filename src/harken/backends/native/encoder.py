@@ -9,13 +9,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harken.backends.encoding import StreamState, short_speech_window, with_room, write_at
+from harken.backends.encoding import (
+    BLOCKS,
+    NEVER_FROZEN,
+    UNUSUAL,
+    FrozenPadding,
+    StreamState,
+    count_groups,
+    padding_groups,
+    pool,
+    short_speech_window,
+    with_room,
+    write_at,
+)
 from harken.backends.native.decoder import NativeDecoder, PackedWindow, padded_key_bias
 from harken.backends.native.library import Chunk, Encoder, EncoderLayer, Linear
 from harken.backends.native.packed_file import ArrayShape, Put
 from harken.backends.native.weights import EncoderWeights
 from harken.compiled_library import ABI_VERSION
-from harken.contract import Arrays, Floats, SparsePositions
+from harken.contract import Arrays, Floats, Ints
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
 RIGHT_CONTEXT_FRAMES = 1
@@ -53,48 +65,55 @@ class NativeEncoder:
         self._model = _make_model(arrays, contents, attention_bits)
         self.bits = contents.bits, attention_bits
         self._load_padding = load_padding
-        self._padding: dict[tuple[int, ...], Arrays] = {}
+        self._frozen: Arrays = {}
 
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
-        """Return the encoder's output for windows, shape (windows, positions, n_audio_state)."""
-        n_windows, _, frames = mel.shape
-        encoded = frames // FRAMES_PER_POSITION
-        n_frozen = len(positions.frozen) if positions else 0
-        encoder_output = np.empty((n_windows, encoded + n_frozen, self._model.n_state), np.float32)
-        chunk = Chunk()
-        if positions:
-            assert encoded == positions.encoded
-            padding = self._encoded_padding(positions.sample)
-            keys_values = padding["keys_values"][:, -n_frozen:]  # the frozen positions end the sample
-            key_bias = padded_key_bias(np.roll(positions.key_bias, n_frozen))
-            chunk.n_history, chunk.key_bias = n_frozen, key_bias.ctypes.data
-            chunk.history, chunk.layer_stride = keys_values.ctypes.data, padding["keys_values"][0].size
-            encoder_output[:, encoded:] = padding["encoder_output"][-n_frozen:]
-        for window, output in zip(mel, encoder_output, strict=True):
-            self._encode(chunk, window_with_context(window), output[:encoded])
-        return encoder_output
-
-    def encode_padding(self, sample: Sequence[int]) -> tuple[Floats, Floats]:
-        """Encode the window whose padding is frozen, and return what is kept of some positions.
+    def encode(self, mel: Floats, *, padded: bool = False) -> tuple[Floats, FrozenPadding | None]:
+        """Encode windows, or the beginnings of windows that go on with padding.
 
         Returns
         -------
-        keys_values : ndarray of shape (n_audio_layer, positions, 2 n_audio_state), float32
-            The keys of each layer, and behind them its values.
-        encoder_output : ndarray of shape (positions, n_audio_state), float32
+        encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
+            Frozen positions follow those that are encoded.
+        padding : FrozenPadding or None
         """
-        dims, kept = self.dims, list(sample)
+        n_windows, _, frames = mel.shape
+        encoded = frames // FRAMES_PER_POSITION
+        chunk, padding, frozen_output = Chunk(), None, np.empty((0, self._model.n_state), np.float32)
+        if padded:
+            # Beside the packed weights, as it takes as long as a window.
+            self._frozen = self._frozen or self._load_padding(contents=PaddingContents(self))
+            padding = FrozenPadding.behind(encoded, self._frozen["groups"])
+            n_frozen = len(padding.counts)
+            keys_values = self._frozen["keys_values"][:, -n_frozen:]
+            key_bias = padded_key_bias(np.roll(padding.key_bias, n_frozen))
+            chunk.n_history, chunk.key_bias = n_frozen, key_bias.ctypes.data
+            chunk.history, chunk.layer_stride = keys_values.ctypes.data, self._frozen["keys_values"][0].size
+            frozen_output = self._frozen["encoder_output"][-n_frozen:]
+        encoder_output = np.empty((n_windows, encoded + len(frozen_output), self._model.n_state), np.float32)
+        encoder_output[:, encoded:] = frozen_output
+        for window, output in zip(mel, encoder_output, strict=True):
+            self._encode(chunk, window_with_context(window), output[:encoded])
+        return encoder_output, padding
+
+    def freeze_padding(self) -> tuple[Ints, Floats, Floats]:
+        """Encode the window whose padding is frozen, and return what is kept of it.
+
+        Returns
+        -------
+        groups : ndarray of shape (n_audio_ctx,), int
+            Those of `padding_groups`.
+        keys_values : ndarray of shape (n_audio_layer, n_groups, 2 n_audio_state), float32
+            The keys of each layer, and behind them its values.
+        encoder_output : ndarray of shape (n_groups, n_audio_state), float32
+        """
+        dims = self.dims
         keys_values = np.empty((dims.n_audio_layer, dims.n_audio_ctx, 2 * dims.n_audio_state), np.float32)
         encoder_output = np.empty((dims.n_audio_ctx, dims.n_audio_state), np.float32)
         chunk = Chunk(keys_values=keys_values.ctypes.data, layer_stride=keys_values[0].size)
         self._encode(chunk, window_with_context(short_speech_window(dims)), encoder_output)
-        return keys_values[:, kept], encoder_output[kept]
-
-    def _encoded_padding(self, sample: tuple[int, ...]) -> Arrays:
-        """Return the arrays of `PaddingContents`, which are stored beside the packed weights."""
-        if sample not in self._padding:
-            self._padding[sample] = self._load_padding(contents=PaddingContents(self, sample))
-        return self._padding[sample]
+        parts = (part for layer in keys_values for part in np.split(layer, 2, axis=1))
+        groups = padding_groups([*parts, encoder_output])
+        return groups, pool(keys_values, groups), pool(encoder_output, groups)
 
     def encode_chunk(self, states: Sequence[NativeEncoderState], mel: Floats, final_frames: int) -> None:
         """Encode the next chunks of some streams (see `harken.contract.Backend.encode_chunk`)."""
@@ -123,23 +142,25 @@ def window_with_context(mel: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddingContents:
-    """A sample of the padding in a packed file (see `harken.backends.native.packed_file.PackedContents`)."""
+    """The frozen padding in a packed file (see `harken.backends.native.packed_file.PackedContents`)."""
 
     encoder: NativeEncoder
-    sample: tuple[int, ...]
 
     @property
     def key(self) -> str:
-        made_by = ABI_VERSION, self.encoder.dims, self.encoder.bits, self.sample
+        made_by = ABI_VERSION, self.encoder.dims, self.encoder.bits, BLOCKS, UNUSUAL, NEVER_FROZEN
         return f"padding-{zlib.crc32(repr(made_by).encode()):08x}"
 
     def arrays(self) -> Iterator[ArrayShape]:
-        dims, positions = self.encoder.dims, len(self.sample)
-        yield "keys_values", np.float32, (dims.n_audio_layer, positions, 2 * dims.n_audio_state)
-        yield "encoder_output", np.float32, (positions, dims.n_audio_state)
+        dims = self.encoder.dims
+        n_groups = count_groups(dims.n_audio_ctx)
+        yield "groups", np.int32, (dims.n_audio_ctx,)
+        yield "keys_values", np.float32, (dims.n_audio_layer, n_groups, 2 * dims.n_audio_state)
+        yield "encoder_output", np.float32, (n_groups, dims.n_audio_state)
 
     def write(self, _weights: Arrays, put: Put) -> None:
-        keys_values, encoder_output = self.encoder.encode_padding(self.sample)
+        groups, keys_values, encoder_output = self.encoder.freeze_padding()
+        put("groups", groups)
         put("keys_values", keys_values)
         put("encoder_output", encoder_output)
 

@@ -8,12 +8,12 @@ from time import perf_counter
 
 import numpy as np
 
-from harken.backends.encoding import NO_ENCODER, own_features, own_states
+from harken.backends.encoding import NO_ENCODER, FrozenPadding, own_features, own_states
 from harken.backends.host_logits import HostLogits
 from harken.backends.numpy import model
 from harken.backends.numpy.model import Mask
 from harken.checkpoints.alignment_heads import KeptHeads
-from harken.contract import Arrays, Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
+from harken.contract import Arrays, Capabilities, Features, Floats, Ints, StreamingEncoderState
 from harken.types import Dims
 
 
@@ -24,12 +24,12 @@ class NumpyFeatures:
     Parameters
     ----------
     windows : sequence of ndarray of shape (positions, n_audio_state), float32
-    sparse_positions : SparsePositions or None
-        Those of all windows.
+    padding : FrozenPadding or None
+        What stands for the padding of all windows.
     """
 
     windows: Sequence[Floats]
-    sparse_positions: SparsePositions | None = None
+    padding: FrozenPadding | None = None
 
     @property
     def n_windows(self) -> int:
@@ -71,13 +71,17 @@ class NumpyBackend:
             precision="fp32",
             device="cpu",
             detail=f"numpy {np.__version__}",
-            sparse_positions=True,
+            frozen_padding=True,
         )
 
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> NumpyFeatures:
+    def encode(self, mel: Floats, *, padded: bool = False) -> NumpyFeatures:
         assert self.dims.has_encoder, NO_ENCODER
-        windows = [model.encode(window, self.weights, self.dims, positions) for window in mel]
-        return NumpyFeatures(windows, positions)
+        if not padded:
+            return NumpyFeatures([model.encode(window, self.weights, self.dims) for window in mel])
+        windows, paddings = zip(
+            *(model.encode_padded(window, self.weights, self.dims) for window in mel), strict=True
+        )
+        return NumpyFeatures(windows, paddings[0])
 
     def encoder_output(self, features: Features) -> Floats:
         """Return it with NaN behind the end of a window that is shorter than others."""
@@ -153,7 +157,7 @@ class NumpySession:
         """Compute logits and attention at every token of a row."""
         window, seen = self._rows[row]
         backend, features = self._backend, self._features
-        key_bias = features.sparse_positions.key_bias if features.sparse_positions else None
+        key_bias = features.padding.key_bias if features.padding else None
         tokens, encoder_output = np.array(seen, np.int64), features.windows[window]
         return model.decode(tokens, encoder_output, backend.weights, backend.dims, key_bias)
 

@@ -12,23 +12,35 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.encoding import short_speech_window
-from harken.contract import Arrays, Floats, Ints, SparsePositions
+from harken.backends.encoding import FrozenPadding, padding_groups, pool, short_speech_window
+from harken.contract import Arrays, Floats, Ints
 from harken.types import Dims
 
 Mask = NDArray[np.bool_]
 """True where a query attends to a key, shape (queries, keys)."""
 
 
-def encode(mel: Floats, weights: Arrays, dims: Dims, positions: SparsePositions | None = None) -> Floats:
-    """Encode log-mel of shape (n_mels, 2 n): shape (n, n_audio_state), n up to n_audio_ctx; frozen positions follow."""
-    if positions is None:
-        return encoder_blocks(stem(mel, weights), weights, dims)
-    frozen, layer_inputs = list(positions.frozen), list[Floats]()
+def encode(mel: Floats, weights: Arrays, dims: Dims) -> Floats:
+    """Encode log-mel of shape (n_mels, 2 n): shape (n, n_audio_state), n up to n_audio_ctx."""
+    return encoder_blocks(stem(mel, weights), weights, dims)
+
+
+def encode_padded(mel: Floats, weights: Arrays, dims: Dims) -> tuple[Floats, FrozenPadding]:
+    """Encode the log-mel of the beginning of a window that goes on with padding; frozen positions follow."""
+    layer_inputs: list[Floats] = []
     window = encoder_blocks(stem(short_speech_window(dims), weights), weights, dims, layer_inputs=layer_inputs)
-    padding = [layer_input[frozen] for layer_input in layer_inputs]
-    encoded = encoder_blocks(stem(mel, weights), weights, dims, padding=padding, key_bias=positions.key_bias)
-    return np.concatenate([encoded, window[frozen]])
+    keys_values = (
+        _linear(layer_input, weights, f"encoder.blocks.{layer}.attn.{part}")
+        for layer, layer_input in enumerate(layer_inputs)
+        for part in ("key", "value")
+    )
+    groups, x = padding_groups([*keys_values, window]), stem(mel, weights)
+    padding = FrozenPadding.behind(len(x), groups)
+    frozen = slice(-len(padding.counts), None)
+    # Keys and values are linear in these inputs: those of a mean input are the means.
+    inputs = [pool(layer_input, groups)[frozen] for layer_input in layer_inputs]
+    encoded = encoder_blocks(x, weights, dims, padding=inputs, key_bias=padding.key_bias)
+    return np.concatenate([encoded, pool(window, groups)[frozen]]), padding
 
 
 def stem(mel: Floats, weights: Arrays) -> Floats:

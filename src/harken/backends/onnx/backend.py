@@ -13,7 +13,7 @@ from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.checkpoints import Weights
 from harken.checkpoints.alignment_heads import KeptHeads
 from harken.compiled_library import usable_processors
-from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
+from harken.contract import Capabilities, Features, Floats, Ints, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims
 
 
@@ -81,14 +81,15 @@ class OnnxBackend:
             precision=self.plan.precision,
             device="cpu",
             detail=f"{self.plan}, {self.threads} threads",
-            sparse_positions=True,
+            frozen_padding=True,
         )
 
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> OnnxFeatures:
+    def encode(self, mel: Floats, *, padded: bool = False) -> OnnxFeatures:
         assert self.dims.has_encoder, NO_ENCODER
-        encoder_output = self._encoder.encode(mel, positions)
-        cross_kv = self._encoder.project(encoder_output)
-        return OnnxFeatures(encoder_output, cross_kv, sparse_positions=positions)
+        encoder_output, padding = (
+            self._encoder.encode_padded(mel) if padded else (self._encoder.encode(mel), None)
+        )
+        return OnnxFeatures(encoder_output, self._encoder.project(encoder_output), padding=padding)
 
     def encoder_output(self, features: Features) -> Floats:
         return own_features(features, OnnxFeatures).encoder_output
@@ -98,7 +99,7 @@ class OnnxBackend:
         outputs = encoded.outputs()
         encoder_output = stack_padded(outputs)
         cross_kv = self._encoder.project(encoder_output)
-        return OnnxFeatures(encoder_output, cross_kv, [*map(len, outputs)], encoded.sparse_positions)
+        return OnnxFeatures(encoder_output, cross_kv, [*map(len, outputs)], encoded.padding)
 
     def open_encoder(self, history_frames: int) -> OnnxEncoderState:
         assert self.dims.has_encoder, NO_ENCODER

@@ -6,10 +6,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from harken.backends.encoding import StreamState, short_speech_window, write_at
+from harken.backends.encoding import (
+    FrozenPadding,
+    StreamState,
+    padding_groups,
+    pool,
+    short_speech_window,
+    write_at,
+)
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.session import MASKED
-from harken.contract import Arrays, Floats, SparsePositions
+from harken.contract import Arrays, Floats, Ints
 from harken.types import FRAMES_PER_POSITION, Dims
 
 
@@ -18,12 +25,10 @@ class EncoderGraphs:
 
     def __init__(self, dims: Dims, loader: GraphLoader) -> None:
         self._dims, self._loader = dims, loader
-        self._short_speech: Arrays = {}
+        self._frozen: tuple[Arrays, Ints] | None = None
 
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
+    def encode(self, mel: Floats) -> Floats:
         """Return the encoder's output for windows, shape (windows, positions, n_audio_state)."""
-        if positions:
-            return np.concatenate([self._encode_sparse(mel[i], positions) for i in _single_windows(mel)])
         encoder_output = np.empty((len(mel), mel.shape[2] // 2, self._dims.n_audio_state), np.float32)
         for window in _single_windows(mel):
             inputs = {"mel": np.ascontiguousarray(mel[window])}
@@ -55,28 +60,41 @@ class EncoderGraphs:
             stream_outputs |= {name: array[0, :, chunk_positions] for name, array in cross_kv.items()}
             state.append_chunk(inputs["mel"][row], stream_outputs, final_frames // FRAMES_PER_POSITION)
 
-    def _encode_sparse(self, mel: Floats, positions: SparsePositions) -> Floats:
-        """Encode the first positions of one window, by the graph of streams, whose history is the frozen positions."""
-        window, frozen = self._short_speech_outputs(), list(positions.frozen)
-        state = OnnxEncoderState(self._dims, len(frozen))
-        inputs, outputs = OnnxEncoderState.chunk_inputs([state], mel)
-        inputs["mask"][...] = np.roll(positions.key_bias, len(frozen))
-        past = {
-            f"past_{part[0]}.{i}": np.take(window[f"{part}.{i}"], frozen, axis=axis)
-            for i in range(self._dims.n_audio_layer)
-            for part, axis in (("key", 3), ("value", 2))
-        }
-        self._run("streaming_encoder", {**inputs, **past}, outputs)
-        return np.concatenate([outputs["encoder_output"], window["encoder_output"][:, frozen]], axis=1)
+    def encode_padded(self, mel: Floats) -> tuple[Floats, FrozenPadding]:
+        """Encode the beginnings of windows that go on with padding, by the graph of streams.
 
-    def _short_speech_outputs(self) -> Arrays:
-        """Return the outputs of the graph of streams for the window whose padding is frozen."""
-        if not self._short_speech:
-            state = OnnxEncoderState(self._dims, 1)  # masked; the runtimes take no empty history
-            inputs, outputs = OnnxEncoderState.chunk_inputs([state], short_speech_window(self._dims)[None])
-            self._run("streaming_encoder", inputs, outputs)
-            self._short_speech = outputs
-        return self._short_speech
+        Its history is the frozen positions, whose encoder output follows that of each window.
+        """
+        if self._frozen is None:
+            self._frozen = self._freeze()
+        frozen, groups = self._frozen
+        padding = FrozenPadding.behind(mel.shape[2] // FRAMES_PER_POSITION, groups)
+        n_frozen = len(padding.counts)
+        past = {name: array[..., -n_frozen:, :] for name, array in frozen.items()}
+        frozen_output, encoded = past.pop("encoder_output"), []
+        for name, array in past.items():  # the graph has the positions of keys along their last axis
+            past[name] = np.ascontiguousarray(array.swapaxes(2, 3) if name.startswith("past_k") else array)
+        for window in _single_windows(mel):
+            inputs, outputs = OnnxEncoderState.chunk_inputs(
+                [OnnxEncoderState(self._dims, n_frozen)], mel[window]
+            )
+            inputs["mask"][...] = np.roll(padding.key_bias, n_frozen)
+            self._run("streaming_encoder", {**inputs, **past}, outputs)
+            encoded.append(np.concatenate([outputs["encoder_output"], frozen_output], axis=1))
+        return np.concatenate(encoded), padding
+
+    def _freeze(self) -> tuple[Arrays, Ints]:
+        """Return the means of the window whose padding is frozen, positions along the last axis but one, and its groups."""
+        state = OnnxEncoderState(self._dims, 1)  # masked; the runtimes take no empty history
+        inputs, outputs = OnnxEncoderState.chunk_inputs([state], short_speech_window(self._dims)[None])
+        self._run("streaming_encoder", inputs, outputs)
+        rows = {"encoder_output": outputs["encoder_output"]}
+        for i in range(self._dims.n_audio_layer):
+            rows[f"past_k.{i}"] = outputs[f"key.{i}"].swapaxes(2, 3)
+            rows[f"past_v.{i}"] = outputs[f"value.{i}"]
+        positions = self._dims.n_audio_ctx
+        groups = padding_groups(array[0].swapaxes(0, -2).reshape(positions, -1) for array in rows.values())
+        return {name: pool(array, groups) for name, array in rows.items()}, groups
 
     def _run(self, name: str, inputs: Arrays, outputs: Arrays) -> None:
         (graph,) = self._loader.load(name)

@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harken.backends.encoding import EncodedWindows
+from harken.backends.encoding import EncodedWindows, FrozenPadding
 from harken.backends.host_logits import HostLogits
 from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph
 from harken.checkpoints.alignment_heads import KeptHeads
-from harken.contract import Floats, Ints, SparsePositions
+from harken.contract import Floats, Ints
 from harken.types import Dims
 
 MASKED = np.float32(-1e9)
@@ -60,8 +60,8 @@ class OnnxFeatures(EncodedWindows):
         One array for each input of the decoder graph, with the windows along axis 0.
     lengths : sequence of int, optional
         Number of positions of each window, where they differ; after them the arrays hold any finite values.
-    sparse_positions : SparsePositions, optional
-        Those of all windows.
+    padding : FrozenPadding, optional
+        What stands for the padding of all windows.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class OnnxFeatures(EncodedWindows):
         encoder_output: Floats,
         cross_kv: dict[str, Floats],
         lengths: Sequence[int] | None = None,
-        sparse_positions: SparsePositions | None = None,
+        padding: FrozenPadding | None = None,
     ) -> None:
         self.encoder_output, self.cross_kv = encoder_output, cross_kv
-        self.lengths, self.sparse_positions = lengths, sparse_positions
+        self.lengths, self.padding = lengths, padding
         self._cross_attention_mask = np.zeros((self.n_windows, 1, 1, 1, self.positions), np.float32)
-        if sparse_positions:
-            self._cross_attention_mask += sparse_positions.key_bias
+        if padding:
+            self._cross_attention_mask += padding.key_bias
         for window, length in enumerate(lengths or ()):
             self._cross_attention_mask[window, ..., length:] = MASKED
 

@@ -23,7 +23,7 @@ from harken.backends.torch.model import AttentionFunction, WhisperModel, attend
 from harken.backends.torch.session import TorchFeatures, TorchSession
 from harken.backends.torch.static_cache import CudaGraphCache, CudaGraphCapture, GraphCapture, StaticCachePool
 from harken.checkpoints.alignment_heads import KeptHeads
-from harken.contract import Arrays, Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
+from harken.contract import Arrays, Capabilities, Features, Floats, Ints, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims
 
 MAX_IDLE_CACHES = {"cuda": 8, "mps": 2, "cpu": 2}
@@ -123,9 +123,9 @@ class TorchBackend:
     def clock() -> float:
         return perf_counter() - CudaGraphCache.capture_s
 
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> TorchFeatures:
+    def encode(self, mel: Floats, *, padded: bool = False) -> TorchFeatures:
         assert self.dims.has_encoder, NO_ENCODER
-        assert positions is None, "all positions are encoded: on a GPU that takes no longer"
+        assert not padded, "all positions are encoded: on a GPU that takes no longer"
         with reporting_memory(f"encoding {len(mel)} windows at a time"):
             encoder_output = self._encode(upload(mel, self._model.device))
             return TorchFeatures(encoder_output, self._model.project_cross_kv(encoder_output))
