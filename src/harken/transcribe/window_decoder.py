@@ -163,20 +163,17 @@ class EncodedLength:
     margin : int
         Positions behind the audio that are encoded.
     step : int
-        The number is a multiple of this: windows with the same are decoded together.
-    max_share : float
-        Where a greater share of the window would be encoded, all of it is.
+        The number is a multiple of this: windows with the same are encoded together.
     """
 
     margin: int = 50
     step: int = 50
-    max_share: float = 2 / 3
 
     def positions(self, content_frames: int, window_positions: int) -> int | None:
         """Return the number for a window that holds so many frames of audio; None if all are to be encoded."""
         content_positions = -(-content_frames // FRAMES_PER_POSITION)
         encoded = -(-(content_positions + self.margin) // self.step) * self.step
-        return encoded if encoded <= self.max_share * window_positions else None
+        return encoded if encoded < window_positions else None
 
 
 @dataclass(slots=True)
