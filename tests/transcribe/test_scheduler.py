@@ -23,11 +23,10 @@ from harken.transcribe import (
     TranscribeOptions,
     WindowDecoder,
     mel_windows,
-    window_decoder,
 )
 from harken.transcribe.window_decoder import AudioWindow
 from single_recording import SHORT_LENGTH, SingleRecordingTranscriber, audio_window, decode_windows
-from tiny_models import DIMS, ENGLISH_TOKENIZER, TOKENIZER, make_mel
+from tiny_models import TOKENIZER, make_mel
 
 WINDOWS = 5
 WINDOW_FRAMES = 2 * WINDOW_POSITIONS
@@ -218,24 +217,6 @@ def test_language_probabilities_belong_to_their_window_whatever_batch_it_is_enco
         (alone,) = decoder.encode([window.window])
         expected = decoder.language_probabilities(alone)
         assert decoder.language_probabilities(window) == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("multilingual", "sure_layers", "encoded"),
-    [(True, DIMS.n_audio_layer + 1, [24, WINDOW_FRAMES]), (True, DIMS.n_audio_layer, [24]), (False, 99, [24])],
-)
-def test_only_small_multilingual_models_get_the_whole_window_for_lack_of_confidence(
-    monkeypatch, multilingual, sure_layers, encoded
-):
-    monkeypatch.setattr(window_decoder, "MIN_SPARSE_LOGPROB", 1.0)  # above any
-    monkeypatch.setattr(window_decoder, "SURE_LAYERS", sure_layers)
-    backend, options = TranscriptBackend(HELLO), TranscribeOptions(language="en", fidelity="fast")
-    tokenizer = TOKENIZER if multilingual else ENGLISH_TOKENIZER
-    decoder = WindowDecoder(backend, tokenizer, options, encoded_length=SHORT_LENGTH)
-    ((result,), _) = decode_windows(decoder, [audio_window(make_mel(1)[0], content_frames=24)])
-    assert [mel.shape[-1] for mel in backend.mels] == encoded
-    if len(encoded) == 2:
-        assert "below 1.0, in the encoded part of the window" in (result.attempts[0].reason or "")
 
 
 @pytest.mark.parametrize(

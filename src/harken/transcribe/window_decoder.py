@@ -39,10 +39,6 @@ from harken.transcribe.language_id import LanguageProbabilities, language_probab
 from harken.transcribe.options import Callbacks, TranscribeOptions
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
-MIN_SPARSE_LOGPROB = -0.5
-"""Average log-probability below which `tiny` gets the whole window (docs/decisions/fidelity.md)."""
-SURE_LAYERS = 6
-"""Layers of the encoder of a multilingual model that is larger than `tiny`."""
 TEXT_WEIGHT = 3.0
 """Weight of the average log-probability of a text for its language, beside that of the detected probability."""
 
@@ -456,15 +452,8 @@ class WindowDecoder:
 
     def _rejection_of_partial(self, decoded: DecodingResult) -> str | None:
         """Return the reason not to rely on a result of a window that was encoded in part."""
-        if reason := self.options.rejection_reason(decoded):
-            return reason
-        if self.options.is_silence(decoded):
-            return "no speech"
-        avg_logprob = decoded.hypothesis.avg_logprob
-        is_tiny = self.tokenizer.multilingual and self.backend.dims.n_audio_layer < SURE_LAYERS
-        if is_tiny and avg_logprob < MIN_SPARSE_LOGPROB:
-            return f"average log-probability {avg_logprob:.2f} below {MIN_SPARSE_LOGPROB}"
-        return None
+        reason = self.options.rejection_reason(decoded)
+        return reason or ("no speech" if self.options.is_silence(decoded) else None)
 
     def encode_text(self, text: str | None) -> list[int]:
         """Return the tokens of a text that follows other text; none without a text."""

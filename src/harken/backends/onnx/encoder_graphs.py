@@ -84,7 +84,7 @@ class EncoderGraphs:
         return np.concatenate(encoded), padding
 
     def _freeze(self) -> tuple[Arrays, Ints]:
-        """Return the means of the window whose padding is frozen, positions along the last axis but one, and its groups."""
+        """Return the means of the window whose padding is frozen (positions: last axis but one), and its groups."""
         state = OnnxEncoderState(self._dims, 1)  # masked; the runtimes take no empty history
         inputs, outputs = OnnxEncoderState.chunk_inputs([state], short_speech_window(self._dims)[None])
         self._run("streaming_encoder", inputs, outputs)
