@@ -293,10 +293,10 @@ class TestFailures:
         backend = cli.use_texts(*COUNTING)
         encode, errors = backend.encode, [ZeroDivisionError("by chance")]
 
-        def failing_once(mel, positions):
+        def failing_once(mel, *, padded):
             if errors:
                 raise errors.pop()
-            return encode(mel, positions)
+            return encode(mel, padded=padded)
 
         cli.monkeypatch.setattr(backend, "encode", failing_once)
         for name in ("odd", "other"):
