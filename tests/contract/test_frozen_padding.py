@@ -23,8 +23,9 @@ def padded(backends):
 def test_output_logits_and_attention_are_those_of_the_reference(padded):
     padded.compare_output()
     own = padded.tested.encoder_output(padded.features)
-    assert len(own) == N_WINDOWS
-    assert ENCODED < own.shape[1] < WINDOW
+    n_frozen = len(padded.reference_features.padding.counts)
+    assert own.shape == (N_WINDOWS, ENCODED + n_frozen, DIMS.n_audio_state)
+    assert 0 < n_frozen < WINDOW - ENCODED
     session = padded.open_session(range(N_WINDOWS), attention=True)
     session.extend([PROMPT] * N_WINDOWS)
     session.attention(N_WINDOWS - 1)

@@ -18,6 +18,7 @@ from harken.decoding import Beam, Greedy
 from harken.errors import AudioError
 from harken.results import Attempt
 from harken.transcribe import Callbacks, TranscribeOptions, fallback, window_chain, window_segments
+from harken.transcribe.window_decoder import EncodedLength
 from harken.types import SAMPLE_RATE
 from single_recording import SHORT_LENGTH, SingleRecordingTranscriber
 from tiny_models import DIMS, TOKENIZER
@@ -47,10 +48,10 @@ def work(backend, audio=3, callbacks=None, **options):
         "condition_on_previous_text": not found, "vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.0,
         "vad_min_speech_s": 0.0, "batch_size": 1,
     }  # fmt: skip
-    fields = {name: options.pop(name) for name in ["encoded_length"] if name in options}
+    encoded_length = options.pop("encoded_length", EncodedLength())
     made = TranscribeOptions(**{**defaults, **options})
     return SingleRecordingTranscriber(
-        backend, iter(blocks), made, callbacks, speech_detector=LoudIsSpeech, **fields
+        backend, iter(blocks), made, callbacks, speech_detector=LoudIsSpeech, encoded_length=encoded_length
     )
 
 

@@ -77,11 +77,11 @@ def short_speech_window(dims: Dims) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrozenPadding:
-    """What stands for the padding behind the positions of a window that are encoded.
+    """The frozen positions that stand for the padding behind the positions of a window that are encoded.
 
-    It is frozen positions. Each has the mean keys, values and encoder output of a group of the positions of
-    `short_speech_window`; the logarithm of the number of positions that it stands for is added to the scores of its
-    key, in the encoder and in the cross-attention.
+    Each has the mean keys, values and encoder output of a group of the positions of `short_speech_window`; the
+    logarithm of the number of positions that it stands for is added to the scores of its key, in the encoder and in the
+    cross-attention.
 
     Attributes
     ----------

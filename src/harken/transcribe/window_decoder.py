@@ -267,17 +267,17 @@ class WindowDecoder:
             groups.setdefault(positions, []).append(i)
         encoded: dict[int, EncodedWindow] = {}
         for positions, indices in groups.items():
-            mel = np.concatenate([windows[i].mel for i in indices])
+            mel, padded = np.concatenate([windows[i].mel for i in indices]), positions is not None
             if positions:  # padding is constant, so the last of these frames are those of any position in it
                 mel = mel[:, :, : FRAMES_PER_POSITION * positions]
             began_s = self.now_s()
-            features = self.backend.encode(mel, padded=positions is not None)
+            features = self.backend.encode(mel, padded=padded)
             encode_s = self.now_s() - began_s
-            batch = EncodedBatch(features, positions is not None, encode_s / len(indices))
+            batch = EncodedBatch(features, padded, encode_s / len(indices))
             if self.speculator:
                 batch.draft_context = DraftContext(
                     self.speculator,
-                    partial(Assistant.encode, mel=mel, features=features, padded=positions is not None),
+                    partial(Assistant.encode, mel=mel, features=features, padded=padded),
                     window_s=mel.shape[2] / FRAMES_PER_SECOND,
                     encode_s=encode_s,
                 )

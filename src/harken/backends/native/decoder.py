@@ -172,13 +172,11 @@ class NativeDecoder:
 
         Those of frozen positions are the same in all windows, and projected once.
         """
-        positions = len(encoder_output)
-        n_frozen = len(padding.counts) if padding else 0
-        keys_values = self._project_frozen(encoder_output[positions - n_frozen :]) if padding else None
-        window = self._allocate(encoder_output, MOST_IN_A_PART, positions)
-        if padding:
-            window = replace(window, key_bias=padded_key_bias(padding.key_bias))
-        return self._project(window, 0, keys_values)
+        window = self._allocate(encoder_output, MOST_IN_A_PART, len(encoder_output))
+        if padding is None:
+            return self._project(window, 0)
+        keys_values = self._project_frozen(encoder_output[padding.encoded :])
+        return self._project(replace(window, key_bias=padded_key_bias(padding.key_bias)), 0, keys_values)
 
     def _project_frozen(self, encoder_output: Floats) -> Floats:
         """Return keys and values of frozen positions, shape (n_text_layer, n, 2 n_text_state)."""
