@@ -96,10 +96,6 @@ class EncodedBatch:
     draft_context: DraftContext | None = None
     probabilities: list[dict[str, float]] = field(default_factory=list)
 
-    def release(self) -> None:
-        """Give up the memory of the features; the windows are encoded again."""
-        del self.features, self.draft_context
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedWindow:
@@ -329,8 +325,7 @@ class WindowDecoder:
     def decode(self, requests: Sequence[DecodeRequest]) -> tuple[list[WindowResult], list[DecodePass]]:
         """Decode encoded windows.
 
-        A result of a window that was encoded in part is not relied on if it fails a threshold, is silence, or is not
-        sure enough: the whole window is encoded then, and decoded again.
+        Where the encoded part of a window is taken for silence, the whole window is encoded and decoded.
 
         Returns
         -------
@@ -344,25 +339,20 @@ class WindowDecoder:
             As soon as a callback asks for it.
         """
         results, passes = self._decode(dict(enumerate(requests)))
-        rejections = {
-            i: reason
+        silent = {
+            i: result
             for i, result in results.items()
-            if result.encoded.batch.partial and (reason := self._rejection_of_partial(result.decoded))
+            if result.encoded.batch.partial and self.options.is_silence(result.decoded)
         }
-        if rejections:
-            windows = [requests[i].encoded.window for i in rejections]
-            relied_on = {request.encoded.batch for i, request in enumerate(requests) if i not in rejections}
-            for batch in {requests[i].encoded.batch for i in rejections} - relied_on:
-                batch.release()
-            retries = {
-                i: replace(requests[i], encoded=encoded, draft_tokens=results[i].decoded.hypothesis.tokens)
-                for i, encoded in zip(rejections, self.encode(windows, whole=True), strict=True)
-            }
-            retried, retry_passes = self._decode(retries)
+        if silent:
+            whole = self.encode([requests[i].encoded.window for i in silent], whole=True)
+            retried, retry_passes = self._decode(
+                {i: replace(requests[i], encoded=encoded) for i, encoded in zip(silent, whole, strict=True)}
+            )
             for i, result in retried.items():
-                reason = f"{rejections[i]}, in the encoded part of the window"
-                rejected = replace(results[i].attempts[0], reason=reason)
-                results[i] = replace(result, attempts=(rejected, *result.attempts))
+                *failed, last = silent[i].attempts
+                rejected = replace(last, reason="no speech, in the encoded part of the window")
+                results[i] = replace(result, attempts=(*failed, rejected, *result.attempts))
             passes += retry_passes
         for request, result in zip(requests, results.values(), strict=True):
             request.callbacks.on_window_end(request.encoded.window.start_s, result.decoded, result.attempts)
@@ -431,11 +421,7 @@ class WindowDecoder:
             tokenizer=self.tokenizer,
             rules=rules,
             options=options,
-            tried_once={
-                i
-                for i, request in enumerate(requests)
-                if request.encoded.batch.partial or request.encoded.window.is_gap
-            },
+            tried_once={i for i, request in enumerate(requests) if request.encoded.window.is_gap},
             observe=observe,
             draft_context=DraftContext.join(contexts) if contexts else None,
         )
@@ -449,11 +435,6 @@ class WindowDecoder:
             for request, (decoded, attempts) in zip(requests, decoded_windows, strict=True)
         ]
         return results, stats
-
-    def _rejection_of_partial(self, decoded: DecodingResult) -> str | None:
-        """Return the reason not to rely on a result of a window that was encoded in part."""
-        reason = self.options.rejection_reason(decoded)
-        return reason or ("no speech" if self.options.is_silence(decoded) else None)
 
     def encode_text(self, text: str | None) -> list[int]:
         """Return the tokens of a text that follows other text; none without a text."""
