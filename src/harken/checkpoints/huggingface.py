@@ -205,25 +205,10 @@ def export(
     source_folder: Path | None = None,
     harken_config: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model, or a decoder alone.
+    """Write a model in float16, or a decoder alone, whose dimensions have no encoder layers.
 
-    Parameters
-    ----------
-    folder : Path
-    dims : Dims
-        Without encoder layers for a decoder alone.
-    weights : mapping of str to ndarray
-        By the names of the original state dict; written as float16.
-    tokenizer : Tokenizer
-    source_folder : Path, optional
-        Folder of the model that the weights come from: the files of its tokenizer are copied.
-    harken_config : mapping, optional
-        Entry ``"harken"`` of config.json.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
+    The files of the tokenizer are copied from `source_folder`, that of the model that the weights come from.
+    `harken_config` is the entry ``"harken"`` of config.json. An `OutputError` says why it cannot be written.
     """
     dims, weights = in_model_order(dims, weights, tokenizer)
     hf_weights = {

@@ -99,17 +99,8 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, Declared]) -> 
 
     Weights without any of an encoder are those of a decoder alone. The declared dimensions of its encoder are used,
     except for the number of layers, which is 0, and the width, which is that of the cross-attention's input: the
-    decoder may be narrower than the encoder that it was made for.
-
-    Parameters
-    ----------
-    path : Path
-        The file of the weights, for messages.
-    shapes : mapping of str to tuple of int
-        Shape of each weight under OpenAI's names.
-    declared : mapping of str to Declared
-        Dimensions that files declare, as fields of `Dims`. The numbers of heads are required, as no shape depends on
-        them; all others must agree with the shapes.
+    decoder may be narrower than the encoder that it was made for. Of the declared dimensions the numbers of heads are
+    required, as no shape depends on them; all others must agree with the shapes.
 
     Raises
     ------
