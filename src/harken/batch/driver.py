@@ -110,15 +110,7 @@ class Driver:
             self._push(shard)
 
     def run(self) -> None:
-        """Do all shards.
-
-        Raises
-        ------
-        OutputError
-            If rows cannot be written.
-        HarkenError
-            If no worker can load the model.
-        """
+        """Do all shards; it raises why rows cannot be written, or why no worker can load the model."""
         self._report(at_once=True)
         while self._queue or self._running:
             while self._queue and self._workers.n_free:

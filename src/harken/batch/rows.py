@@ -210,11 +210,6 @@ def publish_shard(
     """Publish the rows of a shard. They come last: a shard whose rows are there has everything else, too.
 
     Where they replace other rows, the counts of those are removed first, so that they are never taken for the new ones.
-
-    Raises
-    ------
-    OutputError
-        If something cannot be written.
     """
     contents: list[tuple[ShardFiles, Iterable[str]]] = [
         (REPORT, [json.dumps(asdict(report))]),

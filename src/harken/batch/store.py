@@ -114,14 +114,8 @@ class Store:
 
         A lock of the operating system ends with its process, however that ends. Where there is none, as in an object
         store, it is a lease, which `renew` prolongs and which is over two minutes after the last time; of two drivers
-        that take it in the same second, one finds out when it renews it.
-
-        Raises
-        ------
-        PlanError
-            If another driver works on it.
-        OutputError
-            If the folder cannot be written.
+        that take it in the same second, one finds out when it renews it. A `PlanError` names another driver, an
+        `OutputError` says why the folder cannot be written.
         """
         with (None if is_url(self.folder) else self._system_lock()) or self._leased():
             yield
@@ -142,12 +136,9 @@ class Store:
             raise OutputError(f"{self.folder}: cannot be written: {one_line(error)}") from error
 
     def renew(self) -> None:
-        """Prolong the lease, if there is one and it is time; a store that cannot be reached is asked again soon.
+        """Prolong the lease, if there is one and it is time; a `PlanError` names another driver that has taken it.
 
-        Raises
-        ------
-        PlanError
-            If another driver has taken it.
+        A store that cannot be reached is asked again soon.
         """
         if self._renew_at_s is None or time.monotonic() < self._renew_at_s:
             return

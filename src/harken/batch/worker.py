@@ -70,10 +70,7 @@ Report = Callable[[Progress], None]
 class Worker:
     """A loaded model that transcribes shards.
 
-    Raises
-    ------
-    HarkenError
-        As `harken.load`; a CheckpointError also if the model is another one here than in the plan.
+    Errors are those of `harken.load`; a `CheckpointError` also says that the model is another one than in the plan.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -85,12 +82,7 @@ class Worker:
     def transcribe(self, shard: Shard, report: Report = lambda progress: None) -> ShardReport:
         """Transcribe a shard and publish its rows; report the progress after every window.
 
-        Raises
-        ------
-        OutputError
-            If the rows cannot be published.
-        Exception
-            Whatever is not the fault of one recording, or cannot be told to be: it is the driver's to try again.
+        It raises whatever is not the fault of one recording, or cannot be told to be: the driver may try again.
         """
         began_s = time.monotonic()
         recordings = shard.recordings
