@@ -26,7 +26,6 @@ from harken.batch.rows import (
     publish_shard,
     publish_side_files,
     read_rows,
-    report_of,
     shift_times,
     transcript_row,
 )
@@ -92,9 +91,8 @@ class Worker:
         for recording, row in self._rows(wanted, report):
             done[recording.id] = row
         rows = [done[recording.id] for recording in recordings]
-        counts = report_of(rows, time.monotonic() - began_s)
-        publish_shard(self._store, self._settings.recipe, shard.name, rows, counts, replaces=shard.retry)
-        return counts
+        work_s = time.monotonic() - began_s
+        return publish_shard(self._store, self._settings.recipe, shard.name, rows, work_s, replaces=shard.retry)
 
     def _rows(
         self, recordings: Sequence[BatchRecording], report: Report
