@@ -275,6 +275,12 @@ def from_bfloat16(values: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
     return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
+def unpacked(packed: ByteArray, bits: int) -> ByteArray:
+    """Return the codes of so many bits in rows of bytes, lowest bits first."""
+    flat = np.unpackbits(packed, axis=1, bitorder="little")
+    return np.packbits(flat.reshape(len(packed), -1, bits), axis=2, bitorder="little")[:, :, 0]
+
+
 def half(name: str, values: Array) -> Array:
     """Return the values of a weight as little-endian float16; those that are too large for that are refused."""
     with np.errstate(over="ignore"):
