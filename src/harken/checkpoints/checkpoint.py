@@ -137,7 +137,7 @@ class Vocabulary:
     def tokenizer(self, n_vocab: int) -> Tokenizer:
         """Build the tokenizer from the tokens or the file, or from the built-in vocabulary if there is neither.
 
-        A `CheckpointError` is as of `Tokenizer.from_file`, or says that files name other ids of special tokens.
+        What `Tokenizer.from_file` refuses is refused, and files that name other ids of special tokens.
         """
         file, own = self.path or self.model, self.arrangement
         try:

@@ -27,7 +27,7 @@ _OTHER_WEIGHTS = {"huggingface": "model.bin", "ctranslate2": "model.safetensors"
 
 
 def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Array) -> Path:
-    """Write a checkpoint in one of the `TARGETS`, and return what to open.
+    """Write a checkpoint in another format, one of `TARGETS`, and return what to open.
 
     Adapters are merged. A file of ggml contains the mel filters, of shape (n_mels, 201).
 

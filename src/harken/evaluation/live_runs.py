@@ -178,8 +178,8 @@ def run_live_rounds(
     """Run sessions over the same streams in turn, so that a busy minute of the machine affects all of them.
 
     Each setting has a name; which one runs first rotates. The recognizer transcribes offline, and finds the times of
-    the reference words. It and the sessions get the language of the stream, unless the options name one; what the model
-    does not know is an error before the first stream. There is a failure for a stream that cannot be read.
+    the reference words. It and the sessions get the language of the stream, unless the options name one; a language or
+    task that the model does not know is an error before the first stream. A stream that cannot be read is a failure.
     """
     warmed_up = False
     entries = [stream.entry for stream in streams]
