@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ LEASE_S = 120.0
 _PUT_AGAIN_S = (0.5, 2.0)
 """Waits before an object is written once more."""
 _RENEW_AGAIN_S = 5.0
+_LEASE_FIELDS: dict[str, Callable[[Any], Any]] = {"machine": str, "process": int, "token": str, "time": float}
 
 
 class ShardFiles(NamedTuple):
@@ -180,12 +181,7 @@ class Store:
         content = self.read(LEASE_FILE)
         try:
             lease = json.loads(content or b"null")
-            return {
-                "machine": str(lease["machine"]),
-                "process": int(lease["process"]),
-                "token": str(lease["token"]),
-                "time": float(lease["time"]),
-            }
+            return {name: kind(lease[name]) for name, kind in _LEASE_FIELDS.items()}
         except (ValueError, TypeError, KeyError):
             return None
 
