@@ -358,6 +358,20 @@ def test_fused_attention_in_a_graph_is_refused_as_such(tmp_path):
         open_checkpoint(tmp_path)
 
 
+def test_a_matrix_in_blocks_that_are_no_bytes_is_refused(tmp_path):
+    import onnx
+    from onnx import numpy_helper
+
+    path = files.write_onnx(tmp_path, files.TINY, SINGLE, bits=4) / "decoder_model.onnx"
+    model = onnx.load(path)
+    blocks = next(each for each in model.graph.initializer if each.name.endswith("_Q4"))
+    numbers = numpy_helper.to_array(blocks).astype(np.float32)
+    blocks.CopyFrom(numpy_helper.from_array(numbers, blocks.name))
+    onnx.save(model, path)
+    with pytest.raises(CheckpointError, match=r"decoder_model\.onnx: a matrix of .* in blocks is damaged"):
+        open_checkpoint(tmp_path)
+
+
 def ctranslate2_error(name, values, precision):
     """Return half the distance of two codes: the maximum of a row has code 127, that of a packed array 1024."""
     largest = np.abs(values).max()

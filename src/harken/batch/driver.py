@@ -13,7 +13,7 @@ from itertools import count
 from time import monotonic
 
 from harken.batch.plan import Recipe, Shard
-from harken.batch.rows import ShardReport, error_row, publish_shard, report_of
+from harken.batch.rows import ShardReport, error_row, publish_shard
 from harken.batch.store import Store
 from harken.batch.worker import Progress, allowed_time_s
 from harken.batch.workers import Broken, Message, Workers
@@ -110,15 +110,7 @@ class Driver:
             self._push(shard)
 
     def run(self) -> None:
-        """Do all shards.
-
-        Raises
-        ------
-        OutputError
-            If rows cannot be written.
-        HarkenError
-            If no worker can load the model.
-        """
+        """Do all shards; it raises why rows cannot be written, or why no worker can load the model."""
         self._report(at_once=True)
         while self._queue or self._running:
             while self._queue and self._workers.n_free:
@@ -184,9 +176,7 @@ class Driver:
         message = f"{recording.location}: {broken.reason}"
         self._note(f"{message}; it is given up")
         rows = [error_row(recording, broken.kind, message, losses)]
-        report = report_of(rows, 0.0)
-        publish_shard(self._store, self._recipe, shard.name, rows, report)
-        self._finish(shard, report)
+        self._finish(shard, publish_shard(self._store, self._recipe, shard.name, rows))
 
     def _push(self, shard: Shard) -> None:
         heapq.heappush(self._queue, (-shard.seconds, next(self._order), shard))

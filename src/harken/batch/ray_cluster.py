@@ -61,10 +61,7 @@ class _Actor:
 class RayWorkers(Pool):
     """Actors of a cluster, each with as many processors as threads.
 
-    Raises
-    ------
-    BackendUnavailable
-        If Ray is not installed, or there is no cluster at the address.
+    `BackendUnavailable` says that Ray is not installed, or that there is no cluster at the address.
     """
 
     most_start_failures = 5

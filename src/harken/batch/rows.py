@@ -203,19 +203,16 @@ def publish_shard(
     recipe: Recipe,
     name: str,
     rows: Sequence[Json],
-    report: ShardReport,
+    work_s: float = 0.0,
     *,
     replaces: bool = False,
-) -> None:
-    """Publish the rows of a shard. They come last: a shard whose rows are there has everything else, too.
+) -> ShardReport:
+    """Publish the rows of a shard, and return their counts.
 
-    Where they replace other rows, the counts of those are removed first, so that they are never taken for the new ones.
-
-    Raises
-    ------
-    OutputError
-        If something cannot be written.
+    The rows come last: a shard whose rows are there has everything else, too. Where they replace other rows, the counts
+    of those are removed first, so that they are never taken for the new ones.
     """
+    report = report_of(rows, work_s)
     contents: list[tuple[ShardFiles, Iterable[str]]] = [
         (REPORT, [json.dumps(asdict(report))]),
         (ROWS, map(row_line, rows)),
@@ -227,6 +224,7 @@ def publish_shard(
         store.publish(PARQUET.of(name), [parquet_bytes(rows)])
     for files, content in contents:
         store.publish(files.of(name), content)
+    return report
 
 
 def publish_side_files(

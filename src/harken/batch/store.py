@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ LEASE_S = 120.0
 _PUT_AGAIN_S = (0.5, 2.0)
 """Waits before an object is written once more."""
 _RENEW_AGAIN_S = 5.0
+_LEASE_FIELDS: dict[str, Callable[[Any], Any]] = {"machine": str, "process": int, "token": str, "time": float}
 
 
 class ShardFiles(NamedTuple):
@@ -114,14 +115,8 @@ class Store:
 
         A lock of the operating system ends with its process, however that ends. Where there is none, as in an object
         store, it is a lease, which `renew` prolongs and which is over two minutes after the last time; of two drivers
-        that take it in the same second, one finds out when it renews it.
-
-        Raises
-        ------
-        PlanError
-            If another driver works on it.
-        OutputError
-            If the folder cannot be written.
+        that take it in the same second, one finds out when it renews it. A `PlanError` names another driver, an
+        `OutputError` says why the folder cannot be written.
         """
         with (None if is_url(self.folder) else self._system_lock()) or self._leased():
             yield
@@ -142,12 +137,9 @@ class Store:
             raise OutputError(f"{self.folder}: cannot be written: {one_line(error)}") from error
 
     def renew(self) -> None:
-        """Prolong the lease, if there is one and it is time; a store that cannot be reached is asked again soon.
+        """Prolong the lease, if there is one and it is time; a `PlanError` names another driver that has taken it.
 
-        Raises
-        ------
-        PlanError
-            If another driver has taken it.
+        A store that cannot be reached is asked again soon.
         """
         if self._renew_at_s is None or time.monotonic() < self._renew_at_s:
             return
@@ -189,12 +181,7 @@ class Store:
         content = self.read(LEASE_FILE)
         try:
             lease = json.loads(content or b"null")
-            return {
-                "machine": str(lease["machine"]),
-                "process": int(lease["process"]),
-                "token": str(lease["token"]),
-                "time": float(lease["time"]),
-            }
+            return {name: kind(lease[name]) for name, kind in _LEASE_FIELDS.items()}
         except (ValueError, TypeError, KeyError):
             return None
 

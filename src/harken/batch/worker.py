@@ -26,7 +26,6 @@ from harken.batch.rows import (
     publish_shard,
     publish_side_files,
     read_rows,
-    report_of,
     shift_times,
     transcript_row,
 )
@@ -70,10 +69,7 @@ Report = Callable[[Progress], None]
 class Worker:
     """A loaded model that transcribes shards.
 
-    Raises
-    ------
-    HarkenError
-        As `harken.load`; a CheckpointError also if the model is another one here than in the plan.
+    Errors are those of `harken.load`; a `CheckpointError` also says that the model is another one than in the plan.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -85,12 +81,7 @@ class Worker:
     def transcribe(self, shard: Shard, report: Report = lambda progress: None) -> ShardReport:
         """Transcribe a shard and publish its rows; report the progress after every window.
 
-        Raises
-        ------
-        OutputError
-            If the rows cannot be published.
-        Exception
-            Whatever is not the fault of one recording, or cannot be told to be: it is the driver's to try again.
+        It raises whatever is not the fault of one recording, or cannot be told to be: the driver may try again.
         """
         began_s = time.monotonic()
         recordings = shard.recordings
@@ -100,9 +91,8 @@ class Worker:
         for recording, row in self._rows(wanted, report):
             done[recording.id] = row
         rows = [done[recording.id] for recording in recordings]
-        counts = report_of(rows, time.monotonic() - began_s)
-        publish_shard(self._store, self._settings.recipe, shard.name, rows, counts, replaces=shard.retry)
-        return counts
+        work_s = time.monotonic() - began_s
+        return publish_shard(self._store, self._settings.recipe, shard.name, rows, work_s, replaces=shard.retry)
 
     def _rows(
         self, recordings: Sequence[BatchRecording], report: Report

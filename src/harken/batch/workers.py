@@ -64,12 +64,8 @@ class Workers(Protocol):
     def wait(self, timeout_s: float, handle: Handle) -> None:
         """Wait until something has happened, or the time is over; `handle` is called with every message about a shard.
 
-        Raises
-        ------
-        HarkenError
-            If no worker can load the model.
-        WorkerError
-            If several workers in turn end while they load it.
+        It raises the error of loading if no worker has the model, a `WorkerError` if several in turn ended while they
+        loaded it.
         """
 
     def give_up(self, shard: Shard) -> None:

@@ -44,13 +44,8 @@ def serialize_adapter(factors: Mapping[str, Array], encoder_sha256: str, *, hear
 def with_adapters(checkpoint: Checkpoint, adapters: Adapters) -> Checkpoint:
     """Return a checkpoint whose weights adapters have changed, one after the other; itself if there are none.
 
-    The digest of its weights tells it from others.
-
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-    adapters : path, sequence of paths, or None
-        Files, or the folders that `harken adapt` or peft wrote them to; `NO_ADAPTER` is none.
+    The digest of its weights tells it from others. Adapters are files, or the folders that `harken adapt` or peft wrote
+    them to; `NO_ADAPTER` is none.
 
     Raises
     ------

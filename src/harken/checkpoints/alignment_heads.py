@@ -48,10 +48,7 @@ _WORD_HEADS: dict[tuple[int, int, int, int], tuple[WordHead, ...]] = {
 def published_heads(dims: Dims) -> AlignmentHeads | None:
     """Look up the heads of a published model by its dimensions.
 
-    Returns
-    -------
-    tuple of (layer, head), or None
-        None if the dimensions do not identify a published model: large-v1 and large-v2 have the same.
+    None if these do not identify one: large-v1 and large-v2 have the same.
     """
     text = _PUBLISHED_HEADS.get(_key(dims), "")
     layers = (layer.split(":") for layer in text.split())
@@ -70,11 +67,8 @@ def _key(dims: Dims) -> tuple[int, int, int, int]:
 def declared_heads(value: object, dims: Dims) -> AlignmentHeads | None:
     """Check the `alignment_heads` of a configuration file.
 
-    Returns
-    -------
-    tuple of (layer, head), or None
-        None if the value is not a list of pairs, or names a layer or head that the decoder does not have: distilled
-        models are published with the heads of their teacher.
+    None if the value is not a list of pairs, or names a layer or head that the decoder does not have: distilled models
+    are published with the heads of their teacher.
     """
     heads = [*product(range(dims.n_text_layer), range(dims.n_text_head))]
     if not isinstance(value, list) or not 0 < len(value) <= len(heads):
@@ -85,13 +79,7 @@ def declared_heads(value: object, dims: Dims) -> AlignmentHeads | None:
 
 @dataclass(frozen=True, slots=True)
 class KeptHeads:
-    """The heads of a backend's `Session.attention`.
-
-    Parameters
-    ----------
-    alignment : tuple of (layer, head)
-    words : tuple of WordHead
-    """
+    """The heads of a backend's `Session.attention`."""
 
     alignment: AlignmentHeads
     words: tuple[WordHead, ...]

@@ -43,20 +43,9 @@ def serialize_assistant(changes: Mapping[str, Array], encoder_sha256: str, decod
 
 
 def read_assistant(file: Path, open_model: Callable[[str], Checkpoint]) -> Checkpoint:
-    """Read the changed decoder of a small model.
+    """Read the changed decoder of a small model, which `open_model` opens by its name or path.
 
-    Parameters
-    ----------
-    file : Path
-    open_model : callable
-        Opens the small model by its name or path.
-
-    Raises
-    ------
-    CheckpointNotFound
-        If the small model is not on this machine.
-    CheckpointError
-        If one of the files is damaged, or they do not fit.
+    A `CheckpointError` says that the small model is not on this machine, or that a file is damaged or does not fit.
     """
     watched = watch(file)
     metadata = metadata_of(file, "assistant", ASSISTANT_FORMAT)
@@ -93,12 +82,7 @@ def read_assistant(file: Path, open_model: Callable[[str], Checkpoint]) -> Check
 def find_assistant(main: Checkpoint, open_model: Callable[[str], Checkpoint]) -> Checkpoint | None:
     """Return the assistant that comes with harken for a model, if the small model that it changes is here; else None.
 
-    Parameters
-    ----------
-    main : Checkpoint
-        The model; its encoder is only read if it is as wide as one that there is an assistant for.
-    open_model : callable
-        Opens a small model by its name.
+    The model's encoder is only read if it is as wide as one that there is an assistant for.
     """
     for file in sorted(ASSISTANTS.glob("*.safetensors")):
         try:

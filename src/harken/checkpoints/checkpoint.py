@@ -46,16 +46,8 @@ class Weights(DerivedWeights):
 
     Each access reads the file and returns a read-only C-contiguous array: float16 or float32 as stored, float32 if the
     file stores bfloat16 or quantised values. Values that are not finite are refused with a `CheckpointError`: a model
-    with them writes wrong text.
-
-    Parameters
-    ----------
-    path : Path
-        The file or directory, for messages.
-    tensors : mapping of str to LazyTensor
-        The weights, not read yet.
-    files : sequence of WatchedFile
-        The files that the weights and the dimensions come from, watched since before they were read.
+    with them writes wrong text. The weights and the dimensions come from `files`, watched since before they were read;
+    `path` is for messages.
     """
 
     def __init__(self, path: Path, tensors: Mapping[str, LazyTensor], files: Sequence[WatchedFile]) -> None:
@@ -94,12 +86,8 @@ class Weights(DerivedWeights):
         """SHA-256, in hex, of every file that the weights and the dimensions come from.
 
         All bytes are hashed, because a cache key that misses a changed weight would silently transcribe with the old
-        model; that of a large file again only where its inode, size or times have changed.
-
-        Raises
-        ------
-        CheckpointError
-            If a file cannot be read any more, or changed since the checkpoint was opened.
+        model; that of a large file again only where its inode, size or times have changed. A `CheckpointError` says
+        that a file cannot be read any more, or changed since the checkpoint was opened.
         """
         return hashlib.sha256("\n".join(file.sha256() for file in self.files).encode()).hexdigest()
 
@@ -108,12 +96,7 @@ class Weights(DerivedWeights):
     ) -> Weights:
         """Return these weights with changes from other files, on which their digest then depends too.
 
-        Parameters
-        ----------
-        changes : iterable of (str, callable)
-            Names of weights, and functions of them, which are applied one after the other.
-        files : sequence of WatchedFile
-            The files that the changes come from.
+        Functions of one weight are applied one after the other.
         """
         tensors = dict(self._tensors)
         for name, change in changes:
@@ -121,12 +104,9 @@ class Weights(DerivedWeights):
         return Weights(self._path, tensors, [*self.files, *files])
 
     def check_unchanged(self) -> None:
-        """Check that no file has changed since the checkpoint was opened; call this after weights have been read.
+        """Raise a `CheckpointError` if a file has changed since the checkpoint was opened.
 
-        Raises
-        ------
-        CheckpointError
-            If one has: what was read may be a mixture of two models.
+        Call this after weights have been read: they may be a mixture of two models.
         """
         for file in self.files:
             file.check_unchanged()
@@ -145,35 +125,19 @@ class Vocabulary:
     """The source of a checkpoint's vocabulary; nothing is read or built yet.
 
     With neither a path nor tokens it is the standard vocabulary for the model's `n_vocab`.
-
-    Attributes
-    ----------
-    path : Path, optional
-        A tokenizer.json, vocab.json, vocabulary.json or vocabulary.txt.
-    tokens : tuple of bytes
-        The bytes of each text token, in order of id, if the weights file lists them.
-    arrangement : Arrangement, optional
-        Of the file, if it says where the special tokens are: the rows of the token embedding are read in this order.
-    config : GenerationConfig
-        Of transformers, beside the model.
-    model : Path
-        The model's file, for messages.
     """
 
-    path: Path | None = None
-    tokens: tuple[bytes, ...] = field(default=(), repr=False)
+    path: Path | None = None  # a tokenizer.json, vocab.json, vocabulary.json or vocabulary.txt
+    tokens: tuple[bytes, ...] = field(default=(), repr=False)  # in order of id, if the weights file lists them
+    # Of the file, if it says where the special tokens are: the rows of the token embedding are read in this order.
     arrangement: Arrangement | None = None
-    config: GenerationConfig = field(default=NO_CONFIG, repr=False, hash=False)
-    model: Path = Path()
+    config: GenerationConfig = field(default=NO_CONFIG, repr=False, hash=False)  # of transformers
+    model: Path = Path()  # for messages
 
     def tokenizer(self, n_vocab: int) -> Tokenizer:
         """Build the tokenizer from the tokens or the file, or from the built-in vocabulary if there is neither.
 
-        Raises
-        ------
-        CheckpointError
-            As for `Tokenizer.from_file`, or if the ids of special tokens are others than the files of the checkpoint
-            say.
+        What `Tokenizer.from_file` refuses is refused, and files that name other ids of special tokens.
         """
         file, own = self.path or self.model, self.arrangement
         try:
@@ -224,37 +188,17 @@ def _check_special_ids(tokenizer: Tokenizer, file: Path, ids: Mapping[str, int])
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Checkpoint:
-    """A Whisper model on disk, opened but not loaded.
+    """A Whisper model on disk, opened but not loaded."""
 
-    Attributes
-    ----------
-    dims : Dims
-        Dimensions of the model, checked against the shape of every weight.
-    weights : Weights
-        The weights, read on access.
-    vocabulary : Vocabulary
-        The source of the vocabulary.
-    alignment_heads : tuple of (layer, head), or None
-        Cross-attention heads for word timestamps; None if neither the file nor the published tables name them.
-    path : Path
-        The file, or the directory, that was opened.
-    format : str
-        Name of the reader: ``"ctranslate2"``, ``"huggingface"`` ...
-    stored_dtypes : tuple of str
-        Data types of the weights in the file, that of most values first: ``"float16"``, ``"int8"``, ``"q5_0"`` ...
-    encoder_sha256 : str, optional
-        For a decoder without an encoder, `encoder_digest` of the model that it was made from, if stored.
-    draft_vocabulary : ndarray of int64, optional
-        Ascending ids of the tokens that this model scores when it drafts, if stored.
-    """
-
-    dims: Dims
-    weights: Weights
+    dims: Dims  # checked against the shape of every weight
+    weights: Weights  # read on access
     vocabulary: Vocabulary
-    alignment_heads: AlignmentHeads | None
-    path: Path
+    alignment_heads: AlignmentHeads | None  # None if neither the file nor the published tables name them
+    path: Path  # of the file that was opened
     format: Format
-    stored_dtypes: tuple[str, ...]
+    stored_dtypes: tuple[str, ...]  # of its weights, that of most values first: "float16", "int8", "q5_0" ...
+    # Where they are stored: `encoder_digest` of the model that a decoder without an encoder was made from, and the
+    # ascending ids of the tokens that this model scores when it drafts.
     encoder_sha256: str | None = None
     draft_vocabulary: npt.NDArray[np.int64] | None = field(default=None, repr=False)
 
@@ -283,22 +227,9 @@ def assemble(
 ) -> Checkpoint:
     """Check the findings of a reader and make a `Checkpoint` of them.
 
-    Parameters
-    ----------
-    path : Path
-        The file or directory that was opened.
-    format : str
-        Name of the reader.
-    tensors : mapping of str to LazyTensor
-        Every weight of the file under OpenAI's names.
-    declared : mapping of str to Declared
-        Dimensions that files declare, including the numbers of heads.
-    vocabulary : Vocabulary
-        The source of the vocabulary.
-    files : sequence of WatchedFile
-        The files that contain the weights and dimensions, watched since before they were read.
-    alignment_heads : object
-        Unchecked heads that the model's own files name; by default those of generation_config.json.
+    The tensors are all weights of the file under OpenAI's names; the declared dimensions include the numbers of heads;
+    the files are those of both, watched since before they were read. Alignment heads are those that the model's own
+    files name, unchecked, by default those of generation_config.json.
 
     Raises
     ------
@@ -357,12 +288,8 @@ def encoder_digest(checkpoint: Checkpoint) -> str:
     """Return the SHA-256, in hex, of an encoder's weights, independent of the file format.
 
     The hash covers, in order of name, each weight's name and shape, as ``name (1, 2, 3)`` and a newline, and its values
-    as little-endian float32. This reads the whole encoder, 0.6 s for small; the digest is kept in the store.
-
-    Raises
-    ------
-    CheckpointError
-        If the checkpoint has no encoder, or its file cannot be read any more.
+    as little-endian float32. This reads the whole encoder, 0.6 s for small; the digest is kept in the store. Without an
+    encoder there is a `CheckpointError`.
     """
     if not checkpoint.dims.has_encoder:
         raise CheckpointError(f"{checkpoint.path}: has no encoder")
@@ -382,13 +309,8 @@ def encoder_digest(checkpoint: Checkpoint) -> str:
 def shares_encoder(assistant: Checkpoint, model: Checkpoint) -> bool:
     """Return True if an assistant can use the output of a model's encoder.
 
-    A whole model can if both encoders have the same weights. A decoder without an encoder must: the digest of the
-    encoder that it was made for has to match if it is stored, otherwise the dimensions.
-
-    Raises
-    ------
-    CheckpointError
-        If the assistant has no encoder and was made for another one.
+    A whole model can if both encoders have the same weights. A decoder without an encoder must, or a `CheckpointError`
+    says what differs: the digest of the encoder that it was made for if it is stored, otherwise the dimensions.
     """
     if not assistant.dims.has_encoder:
         _check_encoder_matches(assistant, model)

@@ -27,17 +27,9 @@ _OTHER_WEIGHTS = {"huggingface": "model.bin", "ctranslate2": "model.safetensors"
 
 
 def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Array) -> Path:
-    """Write a checkpoint in another format, and return what to open.
+    """Write a checkpoint in another format, one of `TARGETS`, and return what to open.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        Adapters are merged.
-    folder : Path
-        Created if it does not exist.
-    target : {"huggingface", "ctranslate2", "ggml"}
-    mel_filters : ndarray of shape (n_mels, 201), float32
-        Which a file of ggml contains.
+    Adapters are merged. A file of ggml contains the mel filters, of shape (n_mels, 201).
 
     Raises
     ------

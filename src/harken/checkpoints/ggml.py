@@ -68,16 +68,7 @@ def read_ggml(path: Path) -> Checkpoint:
 def serialize(
     dims: Dims, weights: Mapping[str, Array], tokens: Sequence[bytes], mel_filters: Array
 ) -> Iterator[bytes]:
-    """Yield the content of a ggml file: matrices in float16, all else in float32.
-
-    Parameters
-    ----------
-    dims : Dims
-    weights : mapping of str to ndarray
-    tokens : sequence of bytes
-        The text tokens in order of id.
-    mel_filters : ndarray of shape (n_mels, n_bins), float32
-    """
+    """Yield the content of a ggml file: matrices in float16, all else in float32; text tokens are in order of id."""
     yield GGML_MAGIC + struct.pack("<11i", *(getattr(dims, field) for field in _HEADER), _FLOAT16)
     yield struct.pack("<2i", *mel_filters.shape) + np.ascontiguousarray(mel_filters, "<f4").tobytes()
     yield struct.pack("<i", len(tokens))

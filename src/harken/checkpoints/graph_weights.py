@@ -67,14 +67,8 @@ def weights_of_graph(
 ) -> dict[str, LazyTensor]:
     """Return the weights of a graph under OpenAI's names.
 
-    Parameters
-    ----------
-    nodes : iterable of Node
-        In the order in which they are computed.
-    constants : mapping of str to Constant
-        By the name of the value.
-    side : {"encoder", "decoder"}
-        What the graph computes, for names that do not say.
+    Its nodes are in the order in which they are computed, its constants by the name of the value. The side is what it
+    computes, ``"encoder"`` or ``"decoder"``, for names that do not say.
     """
     names = {value: _weight_name(constant.label, side) for value, constant in constants.items()}
     found = {name: _squeezed(name, constants[value].tensor) for value, name in names.items() if name}

@@ -118,13 +118,7 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
 
 
 def check_model_name(model: str | os.PathLike[str]) -> None:
-    """Check that there is such a path, or can be a model of that name; nothing is downloaded.
-
-    Raises
-    ------
-    CheckpointNotFound
-        If not.
-    """
+    """Raise `CheckpointNotFound` unless there is such a path, or can be a model of that name; nothing is downloaded."""
     if not os.path.exists(model):
         _repository_of(model)
 
@@ -280,15 +274,7 @@ def _no_weights(repository: str) -> str:
 
 
 def download_file(repository: str, name: str, folder: Path) -> Path:
-    """Download one file of a repository into a folder, and return its path.
-
-    Raises
-    ------
-    CheckpointNotFound
-        If the repository has no such file, or cannot be reached.
-    CheckpointError
-        If the download fails.
-    """
+    """Download one file of a repository into a folder, and return its path; a `CheckpointError` says why it fails."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when the package is imported
     from huggingface_hub import errors, get_hf_file_metadata, hf_hub_download, hf_hub_url
 

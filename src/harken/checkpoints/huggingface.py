@@ -95,25 +95,16 @@ def _harken_config(path: Path, config: dict[str, object], n_vocab: int) -> dict[
     entry = config.get("harken", {})
     if not isinstance(entry, dict):
         raise CheckpointError(f"{path}: harken is a {type(entry).__name__}, allowed is an object")
-    digest = entry.get("encoder_sha256")
-    draft_vocabulary = entry.get("draft_vocabulary")
+    digest, ids = entry.get("encoder_sha256"), entry.get("draft_vocabulary")
     if digest is not None and not (isinstance(digest, str) and _SHA256.fullmatch(digest)):
         raise CheckpointError(f"{path}: encoder_sha256 is not 64 digits in lower-case hex")
-    if draft_vocabulary is None:
+    if ids is None:
         return {"encoder_sha256": digest}
-    if (
-        not isinstance(draft_vocabulary, list)
-        or not draft_vocabulary
-        or not all(type(token) is int for token in draft_vocabulary)
-    ):
+    if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
         raise CheckpointError(f"{path}: draft_vocabulary is not a list of token ids")
-    if (
-        draft_vocabulary != sorted(set(draft_vocabulary))
-        or draft_vocabulary[0] < 0
-        or draft_vocabulary[-1] >= n_vocab
-    ):
+    if ids != sorted(set(ids)) or ids[0] < 0 or ids[-1] >= n_vocab:
         raise CheckpointError(f"{path}: draft_vocabulary is not ascending, or not within 0 to {n_vocab - 1}")
-    return {"encoder_sha256": digest, "draft_vocabulary": np.array(draft_vocabulary, np.int64)}
+    return {"encoder_sha256": digest, "draft_vocabulary": np.array(ids, np.int64)}
 
 
 def _shards(index: Path) -> tuple[Path, ...]:
@@ -205,25 +196,10 @@ def export(
     source_folder: Path | None = None,
     harken_config: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model, or a decoder alone.
+    """Write a model in float16, or a decoder alone, whose dimensions have no encoder layers.
 
-    Parameters
-    ----------
-    folder : Path
-    dims : Dims
-        Without encoder layers for a decoder alone.
-    weights : mapping of str to ndarray
-        By the names of the original state dict; written as float16.
-    tokenizer : Tokenizer
-    source_folder : Path, optional
-        Folder of the model that the weights come from: the files of its tokenizer are copied.
-    harken_config : mapping, optional
-        Entry ``"harken"`` of config.json.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
+    The files of the tokenizer are copied from `source_folder`, that of the model that the weights come from.
+    `harken_config` is the entry ``"harken"`` of config.json. An `OutputError` says why it cannot be written.
     """
     dims, weights = in_model_order(dims, weights, tokenizer)
     hf_weights = {

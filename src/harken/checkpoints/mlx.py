@@ -19,7 +19,15 @@ from zipfile import ZipInfo
 import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
-from harken.checkpoints.model_files import Array, LazyTensor, read_member, read_object, watch, zip_members
+from harken.checkpoints.model_files import (
+    Array,
+    LazyTensor,
+    read_member,
+    read_object,
+    unpacked,
+    watch,
+    zip_members,
+)
 from harken.checkpoints.safetensors import FLOATS, INTEGERS, read_tensors
 from harken.checkpoints.weight_names import declared_dims, openai_tensors
 from harken.errors import CheckpointError
@@ -135,23 +143,16 @@ def _dequantised(
 
 
 def _decode(bits: int, group: int, words: Array, scales: Array, biases: Array) -> Array:
-    groups = _codes(bits, words).reshape(len(words), -1, group).astype(np.float32)
+    groups = unpacked(words.view(np.uint8), bits).reshape(len(words), -1, group).astype(np.float32)
     values: Array = groups * scales[:, :, None].astype(np.float32) + biases[:, :, None].astype(np.float32)
     return values.reshape(len(words), -1)
 
 
 def _decode_floats(mode: _Mode, words: Array, scales: Array) -> Array:
-    groups = mode.numbers[_codes(mode.bits, words)].reshape(len(words), -1, mode.group)
+    groups = mode.numbers[unpacked(words.view(np.uint8), mode.bits)].reshape(len(words), -1, mode.group)
     with np.errstate(over="ignore", invalid="ignore"):  # in damaged files, which are found later
         values: Array = groups * mode.scales[scales][:, :, None]
     return values.reshape(len(words), -1)
-
-
-def _codes(bits: int, words: Array) -> Array:
-    """Return the codes of each row."""
-    unpacked = np.unpackbits(words.astype("<u4").view(np.uint8), axis=1, bitorder="little")
-    packed: Array = np.packbits(unpacked.reshape(len(words), -1, bits), axis=2, bitorder="little")
-    return packed[:, :, 0]
 
 
 def _npz_tensors(path: Path) -> dict[str, LazyTensor]:

@@ -56,15 +56,7 @@ def read_bytes(path: Path, offset: int, size: int) -> ByteArray:
 
 
 def check_text_size(path: Path) -> None:
-    """Check that a file can be read whole.
-
-    Raises
-    ------
-    CheckpointError
-        If it is a device or a pipe, or larger than the JSON of a model is.
-    OSError
-        If it cannot be read.
-    """
+    """Refuse what is no file, or larger than the JSON of a model; raise an `OSError` if it cannot be read."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise CheckpointError(f"{path}: is a device, a pipe or a folder, allowed is a file")
@@ -195,17 +187,10 @@ class WatchedFile:
     """A file, and what the file system said of it before it was read.
 
     If it changes while it is read, there is an error instead of mixed weights.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    identity : tuple of int
-        Device, inode, size, and times of the last change of content and of attributes in nanoseconds; empty if there
-        was no such file.
     """
 
     path: Path
+    # Device, inode, size, times of the last change of content and of attributes in ns; empty if there was no such file.
     identity: tuple[int, ...]
 
     def check_unchanged(self) -> None:
@@ -290,6 +275,12 @@ def from_bfloat16(values: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
     return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
+def unpacked(packed: ByteArray, bits: int) -> ByteArray:
+    """Return the codes of so many bits in rows of bytes, lowest bits first."""
+    flat = np.unpackbits(packed, axis=1, bitorder="little")
+    return np.packbits(flat.reshape(len(packed), -1, bits), axis=2, bitorder="little")[:, :, 0]
+
+
 def half(name: str, values: Array) -> Array:
     """Return the values of a weight as little-endian float16; those that are too large for that are refused."""
     with np.errstate(over="ignore"):
@@ -328,16 +319,7 @@ class LazyTensor:
     def combined(
         self, change: Callable[..., Array], *others: LazyTensor, shape: tuple[int, ...] | None = None
     ) -> LazyTensor:
-        """Return what a function makes of this tensor and others, read when that is.
-
-        Parameters
-        ----------
-        change : callable
-            Function of the arrays.
-        *others : LazyTensor
-        shape : tuple of int, optional
-            Shape of the result; that of this tensor by default.
-        """
+        """Return what a function makes of this tensor and others, read when that is; by default of this one's shape."""
         tensors = (self, *others)
         return LazyTensor(
             self.shape if shape is None else shape,

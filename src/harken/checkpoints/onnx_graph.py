@@ -23,6 +23,7 @@ from harken.checkpoints.model_files import (
     WatchedFile,
     is_file_name,
     lazy_tensor,
+    unpacked,
     watch,
 )
 from harken.checkpoints.weight_names import declared_dims, dims_beside
@@ -209,22 +210,17 @@ def _of_blocks(
         or min(rows, columns, n_blocks) < 1
         or math.prod(values.shape) * 8 != rows * n_blocks * size * bits
         or math.prod(scales.shape) != rows * n_blocks
-        or any(zero.stored_dtype != "uint8" or math.prod(zero.shape) != rows * zero_bytes for zero in zeros)
+        or any(packed.stored_dtype != "uint8" for packed in (values, *zeros))
+        or any(math.prod(zero.shape) != rows * zero_bytes for zero in zeros)
     ):
         raise CheckpointError(f"{path}: a matrix of {rows} rows of {columns} in blocks is damaged")
 
     def decode(values: Array, scales: Array, zeros: Array | None = None) -> Array:
-        codes = _unpacked(values.reshape(rows, -1), bits).reshape(rows, n_blocks, size).astype(np.float32)
+        codes = unpacked(values.reshape(rows, -1), bits).reshape(rows, n_blocks, size).astype(np.float32)
         middles: Any = 1 << (bits - 1)
         if zeros is not None:
-            middles = _unpacked(zeros.reshape(rows, -1), bits)[:, :n_blocks, None].astype(np.float32)
+            middles = unpacked(zeros.reshape(rows, -1), bits)[:, :n_blocks, None].astype(np.float32)
         matrix: Array = (codes - middles) * scales.astype(np.float32).reshape(rows, n_blocks, 1)
         return np.ascontiguousarray(matrix.reshape(rows, -1)[:, :columns])
 
     return values.combined(decode, scales, *zeros, shape=(rows, columns))
-
-
-def _unpacked(packed: Array, bits: int) -> Array:
-    """Return the codes in rows of bytes, lowest bits first."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return (packed[:, :, None] >> shifts & ((1 << bits) - 1)).reshape(len(packed), -1)

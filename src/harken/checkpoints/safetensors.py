@@ -32,18 +32,9 @@ INTEGERS = {"U32": "uint32", "I32": "int32", "I64": "int64"}
 
 
 def read_tensors(path: Path, allowed: Mapping[str, str] = FLOATS) -> dict[str, LazyTensor]:
-    """Return the tensors of a safetensors file, not read yet.
+    """Return the tensors of a safetensors file, not read yet, of types by their names there and in `DTYPES`.
 
-    Parameters
-    ----------
-    path : Path
-    allowed : mapping of str to str
-        Names of the data types in the file, and in `DTYPES`.
-
-    Raises
-    ------
-    CheckpointError
-        If the header is damaged, or its tensors do not fill the file exactly.
+    A `CheckpointError` says that the header is damaged, or that its tensors do not fill the file exactly.
     """
     header, start, data_bytes = _read_header(path)
     header.pop("__metadata__", None)

@@ -52,12 +52,7 @@ def parse_pickle(data: bytes) -> Any:
     """Build the object of a pickle: dict, list, tuple, str, int, float, bool, None and `PickledTensor`.
 
     Keys of dictionaries must be text or integers: hashing deeply nested tuples that share their elements would take
-    exponential time.
-
-    Raises
-    ------
-    ValueError
-        If the pickle is damaged, or needs something that a state dict does not.
+    exponential time. A ValueError says that it is damaged, or needs something that a state dict does not.
     """
     machine = _Machine()
     try:
@@ -200,19 +195,9 @@ def read_openai(path: Path) -> Checkpoint:
 
 
 class TorchFile:
-    """An opened ``torch.save`` file.
+    """An opened ``torch.save`` file, whose content is the saved object with a `PickledTensor` in place of each tensor.
 
-    Attributes
-    ----------
-    path : Path
-        The file.
-    content : object
-        The saved object, with a `PickledTensor` in place of each tensor.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is not such an archive, is damaged, or contains more than data.
+    A `CheckpointError` says that the file is not such an archive, is damaged, or contains more than data.
     """
 
     def __init__(self, path: Path) -> None:
@@ -232,13 +217,7 @@ class TorchFile:
             raise CheckpointError(f"{path}: data.pkl is refused: {error}") from error
 
     def tensors(self, state: object) -> dict[str, LazyTensor]:
-        """Return the tensors of a state dict, not read yet.
-
-        Parameters
-        ----------
-        state : object
-            `content`, or a part of it that is a dict of tensors.
-        """
+        """Return the tensors of a state dict, which is the content or a part of it; they are not read yet."""
         if not isinstance(state, Mapping):
             raise CheckpointError(f"{self.path}: holds no dict of weights")
         return {str(name): self._tensor(str(name)[:80], pickled) for name, pickled in state.items()}

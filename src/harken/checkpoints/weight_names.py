@@ -95,12 +95,9 @@ def openai_name_of(name: str) -> str:
 
 
 def openai_tensors(path: Path, stored: Iterable[tuple[str, LazyTensor]]) -> dict[str, LazyTensor]:
-    """Return the tensors of a file by OpenAI's names (`openai_name_of`).
+    """Return the tensors of a file by OpenAI's names.
 
-    Raises
-    ------
-    CheckpointError
-        If two have one name: nothing says which of them is the model's.
+    Two of one name are refused: nothing says which of them is the model's.
     """
     tensors: dict[str, LazyTensor] = {}
     names: dict[str, str] = {}
@@ -117,10 +114,7 @@ def openai_tensors(path: Path, stored: Iterable[tuple[str, LazyTensor]]) -> dict
 def without_output(path: Path, tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
     """Return tensors without the matrix of the output, which is the token embedding in Whisper.
 
-    Raises
-    ------
-    CheckpointError
-        If the file holds one that is another; of quantised ones this is seen if both are of one type.
+    One that is another is refused; of quantised ones this is seen if both are of one type.
     """
     output, embedding = tensors.get(OUTPUT), tensors.get(EMBEDDING)
     if output and embedding and output is not embedding:

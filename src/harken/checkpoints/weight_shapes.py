@@ -26,6 +26,18 @@ class Declared(NamedTuple):
 
 
 _LAYER = re.compile(r"\.blocks\.\d+\.")
+# Where the dimensions are found: a weight, the number of its axes, and one of them.
+_ENCODER_SIZES = {
+    "n_audio_state": ("encoder.conv1.weight", 3, 0),
+    "n_mels": ("encoder.conv1.weight", 3, 1),
+    "n_audio_ctx": ("encoder.positional_embedding", 2, 0),
+}
+_ENCODER_WIDTH = {"n_audio_state": ("decoder.blocks.0.cross_attn.key.weight", 2, 1)}
+_DECODER_SIZES = {
+    "n_vocab": ("decoder.token_embedding.weight", 2, 0),
+    "n_text_state": ("decoder.token_embedding.weight", 2, 1),
+    "n_text_ctx": ("decoder.positional_embedding", 2, 0),
+}
 
 _DIMS_FIELDS = tuple(Dims.__dataclass_fields__)
 _KNOWN_FIELDS = f"known are {', '.join(_DIMS_FIELDS)}"
@@ -99,24 +111,20 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, Declared]) -> 
 
     Weights without any of an encoder are those of a decoder alone. The declared dimensions of its encoder are used,
     except for the number of layers, which is 0, and the width, which is that of the cross-attention's input: the
-    decoder may be narrower than the encoder that it was made for.
-
-    Parameters
-    ----------
-    path : Path
-        The file of the weights, for messages.
-    shapes : mapping of str to tuple of int
-        Shape of each weight under OpenAI's names.
-    declared : mapping of str to Declared
-        Dimensions that files declare, as fields of `Dims`. The numbers of heads are required, as no shape depends on
-        them; all others must agree with the shapes.
+    decoder may be narrower than the encoder that it was made for. Of the declared dimensions the numbers of heads are
+    required, as no shape depends on them; all others must agree with the shapes.
 
     Raises
     ------
     CheckpointError
         If a weight is missing or has too many axes, or the file contradicts itself.
     """
-    found = _encoder_dims(path, shapes) | _decoder_dims(path, shapes)
+    has_encoder = any(name.startswith("encoder.") for name in shapes)
+    is_alone = "decoder.token_embedding.weight" in shapes and not has_encoder
+    sizes = (_ENCODER_WIDTH if is_alone else _ENCODER_SIZES) | _DECODER_SIZES
+    found = {field: _size(path, shapes, *place) for field, place in sizes.items()}
+    sides = {"n_audio_layer": "encoder", "n_text_layer": "decoder"}
+    found |= {field: _count_layers(shapes, side) for field, side in sides.items()}
     if not found["n_audio_layer"]:
         declared = {
             name: value for name, value in declared.items() if name not in ("n_audio_layer", "n_audio_state")
@@ -155,39 +163,13 @@ def usual_heads(path: Path, tensors: Mapping[str, LazyTensor]) -> dict[str, Decl
     }
 
 
-def _encoder_dims(path: Path, shapes: Shapes) -> dict[str, int]:
-    """Infer the encoder's dimensions; for a decoder alone, its width and a number of layers of 0."""
-    if "decoder.token_embedding.weight" in shapes and not any(name.startswith("encoder.") for name in shapes):
-        _, width = _shape(path, shapes, "decoder.blocks.0.cross_attn.key.weight", 2)
-        return {"n_audio_layer": 0, "n_audio_state": width}
-    n_audio_state, n_mels, _ = _shape(path, shapes, "encoder.conv1.weight", 3)
-    n_audio_ctx, _ = _shape(path, shapes, "encoder.positional_embedding", 2)
-    return {
-        "n_mels": n_mels,
-        "n_audio_ctx": n_audio_ctx,
-        "n_audio_state": n_audio_state,
-        "n_audio_layer": _count_layers(shapes, "encoder"),
-    }
-
-
-def _decoder_dims(path: Path, shapes: Shapes) -> dict[str, int]:
-    n_vocab, n_text_state = _shape(path, shapes, "decoder.token_embedding.weight", 2)
-    n_text_ctx, _ = _shape(path, shapes, "decoder.positional_embedding", 2)
-    return {
-        "n_vocab": n_vocab,
-        "n_text_ctx": n_text_ctx,
-        "n_text_state": n_text_state,
-        "n_text_layer": _count_layers(shapes, "decoder"),
-    }
-
-
-def _shape(path: Path, shapes: Shapes, name: str, axes: int) -> Shape:
+def _size(path: Path, shapes: Shapes, name: str, n_axes: int, axis: int) -> int:
     shape = shapes.get(name)
     if shape is None:
         raise CheckpointError(f"{path}: not a Whisper model: weight {name} is missing")
-    if len(shape) != axes:
-        raise CheckpointError(f"{path}: weight {name} has shape {shape}, allowed are {axes} axes")
-    return shape
+    if len(shape) != n_axes:
+        raise CheckpointError(f"{path}: weight {name} has shape {shape}, allowed are {n_axes} axes")
+    return shape[axis]
 
 
 def _count_layers(shapes: Shapes, side: str) -> int:

@@ -112,12 +112,8 @@ def evaluate_entries(
 ) -> Iterator[tuple[Score, ...] | Failure]:
     """Score recordings one after another, each by all engines; transcribe those without a stored hypothesis.
 
-    The options of the first engine tell the language of a reference where the manifest does not.
-
-    Yields
-    ------
-    tuple of Score, or Failure
-        One for each recording, in order, with a score for each engine; a failure for one that cannot be read.
+    The options of the first engine tell the language of a reference where the manifest does not. For each recording, in
+    order, there is a score for each engine, or a failure if it cannot be read.
     """
     normalizer(None)  # fails before transcribing if the extra is missing
     transcribers = [_transcriber(entries, engine) for engine in engines]
@@ -166,14 +162,9 @@ def resolve_entry_options(
 ) -> TranscribeOptions:
     """Return the options of a recording, given its name and language, checked against the model.
 
-    A language of the options holds for all recordings, else that of the manifest; None is to be detected.
-
-    Raises
-    ------
-    OptionError
-        If the model does not know the options' language or task.
-    ManifestError
-        If it does not know the language of the recording.
+    A language of the options holds for all recordings, else that of the manifest; None is to be detected. If the model
+    does not know the language or task of the options, there is an `OptionError`, or a `ManifestError` for that of the
+    recording.
     """
     checked = recognizer.resolve_options(options)
     if options.language or language is None:
@@ -251,14 +242,7 @@ def open_hypotheses(
     Each line is a JSON object with ``audio`` (name of the recording, see `Entry`) and ``text``, where known the other
     attributes of `EvalHypothesis`, and ``by``, the settings that produced it: of other settings than those of the
     hypotheses that will be added, it is refused. An incomplete last line, left by an interruption, is removed; a file
-    that holds anything else is left as it is. Without a path nothing is stored.
-
-    Raises
-    ------
-    ManifestError
-        If a line is not such an object, or was produced with other settings.
-    OutputError
-        If the file cannot be written.
+    that holds anything else is refused, and left as it is. Without a path nothing is stored.
     """
     if path is None:
         yield HypothesisStore(provenance)
@@ -281,10 +265,7 @@ def open_hypotheses(
 def read_hypotheses(path: str | os.PathLike[str], entries: Iterable[Entry]) -> HypothesisStore:
     """Read the hypotheses of recordings from a file that any settings or engine may have made.
 
-    Raises
-    ------
-    ManifestError
-        If the file cannot be read, a line is not as in `open_hypotheses`, or it lacks a recording.
+    It is refused if a line is not as in `open_hypotheses`, or if it lacks a recording.
     """
     allowed = "allowed is a file of hypotheses, as --hypotheses writes it"
     rows = read_rows(read_file(Path(path), allowed), str(path))

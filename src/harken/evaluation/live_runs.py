@@ -89,12 +89,7 @@ def reference_word_times(
     """Return the words of a stream with their times in it, found by the cross-attention of the model offline.
 
     A recording with a reference text is aligned with it; any other is transcribed with word timestamps. The samples
-    are those of `JoinedStream.load`.
-
-    Raises
-    ------
-    AudioError
-        If a text does not match its recording.
+    are those of `JoinedStream.load`. An `AudioError` names a text that does not match its recording.
     """
     words: list[Word] = []
     start_s = 0.0
@@ -183,19 +178,8 @@ def run_live_rounds(
     """Run sessions over the same streams in turn, so that a busy minute of the machine affects all of them.
 
     Each setting has a name; which one runs first rotates. The recognizer transcribes offline, and finds the times of
-    the reference words. It and the sessions get the language of the stream, unless the options name one.
-
-    Yields
-    ------
-    LiveRound or Failure
-        One for each stream; a failure for one that cannot be read.
-
-    Raises
-    ------
-    OptionError
-        If the model does not know the language or the task, or a session refuses its setting.
-    ManifestError
-        Before the first stream, if the model does not know a language of the manifest.
+    the reference words. It and the sessions get the language of the stream, unless the options name one; a language or
+    task that the model does not know is an error before the first stream. A stream that cannot be read is a failure.
     """
     warmed_up = False
     entries = [stream.entry for stream in streams]

@@ -280,12 +280,7 @@ def evaluate_speakers(
     Their references are `Entry.rttm`, or else the file beside the recording that has its name and ends in .rttm. The
     diarizer and the recognizer are loaded at most once; if there is one, it transcribes the recordings of which
     `Entry.said` is known. With `turns`, a folder of hypotheses, NAME.json (the format json of a transcript) or
-    NAME.rttm for each recording NAME.wav, nothing is loaded.
-
-    Yields
-    ------
-    SpeakerScore or Failure
-        One for each recording, in order; a failure for one that cannot be read.
+    NAME.rttm for each recording NAME.wav, nothing is loaded. There is a failure for a recording that cannot be read.
 
     Raises
     ------

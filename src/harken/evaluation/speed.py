@@ -86,17 +86,8 @@ def run_rounds(
 
     With a `batch_size` above 1 all recordings of one language are a round, otherwise every recording is one. Before the
     first round each engine warms up on some of its recordings; which one runs first rotates. They get the language of
-    the entry, unless the options name one.
-
-    Yields
-    ------
-    Round or Failure
-        The recordings of a round that could not be read come before it, each once.
-
-    Raises
-    ------
-    OptionError, ManifestError
-        Before the first round, if an engine does not know the language or the task, or a language of the manifest.
+    the entry, unless the options name one; what language or task one does not know is an error before the first round.
+    The recordings of a round that could not be read come before it, each once.
     """
     batches = _batch_by_language(recordings, options)
     for language, (first, *_) in dict(reversed(batches)).items():

@@ -60,30 +60,14 @@ WIDE = {"max_line_width": 16, "max_reading_speed": 9.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CueRules:
-    """The rules of cues that are made of words.
+    """The rules of cues that are made of words."""
 
-    Parameters
-    ----------
-    max_line_width : float
-        Columns of a line: a character takes one, a wide one two.
-    max_line_count : int
-        Lines of a cue.
-    max_reading_speed : float
-        Columns a second.
-    min_cue_s, max_cue_s : float
-        Seconds that a cue is shown.
-    min_gap_s : float
-        Seconds between two cues.
-    max_words : float
-        Words of a cue.
-    """
-
-    max_line_width: float
+    max_line_width: float  # in columns: a character takes one, a wide one two
     max_line_count: int
-    max_reading_speed: float
+    max_reading_speed: float  # columns a second
     min_cue_s: float
     max_cue_s: float
-    min_gap_s: float
+    min_gap_s: float  # between two cues
     max_words: float
 
 
@@ -200,11 +184,7 @@ def replace_controls(text: str) -> str:
 def printable(text: str, keep: str = "") -> str:
     """Return a name or a message for people, with escapes such as ``\\u001b`` for characters that cannot be seen.
 
-    Parameters
-    ----------
-    text : str
-    keep : str
-        Characters to keep, such as line feeds in a message of several lines.
+    It keeps those of `keep`, such as line feeds in a message of several lines.
     """
     return _ALL.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), text)
 

@@ -28,20 +28,10 @@ _MARKUP = re.compile(r"<[^>\n]*>|\{\\[^}\n]*\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenRule:
-    """A rule that a cue breaks.
+    """A rule that a cue breaks."""
 
-    Attributes
-    ----------
-    number : int
-        Number of the cue, from 1.
-    rule : str
-        Name of the option that sets the rule; ``"alone"`` for a word alone, which none does.
-    found, allowed : float
-        Value of the cue, and the limit.
-    """
-
-    number: int
-    rule: str
+    number: int  # of the cue, from 1
+    rule: str  # name of the option that sets it; "alone" for a word alone, which none does
     found: float
     allowed: float
 
@@ -62,15 +52,7 @@ _MESSAGES = {
 
 
 def check_cues(cues: Sequence[Cue], layout: Layout) -> Iterator[BrokenRule]:
-    """Yield the rules that cues break, cue by cue.
-
-    Parameters
-    ----------
-    cues : sequence of Cue
-        Such as `read_cues` returns.
-    layout : Layout
-        Its style and rules; those of ``"plain"`` if it has none.
-    """
+    """Yield the rules of a layout, or of ``"plain"`` if it has none, that cues break, cue by cue."""
     before: Cue | None = None
     for number, cue in enumerate(cues, 1):
         following = _following(cue, cues[number:])
@@ -126,10 +108,7 @@ def _words(text: str) -> list[str]:
 def read_cues(path: str | os.PathLike[str]) -> list[Cue]:
     """Read the cues of a file in the format srt or vtt, without their markup.
 
-    Raises
-    ------
-    ManifestError
-        If the file cannot be read, is of another kind, or has times that are not read, whose cue would be left out.
+    A `ManifestError` says that it cannot be read, is of another kind, or has times whose cue would be left out.
     """
     text = decode(read_file(Path(path), _ALLOWED), str(path))
     for number, line in enumerate(re.split("\r\n?|\n", text), start=1):

@@ -61,27 +61,14 @@ BROKEN, BROKEN_BY = 8.0, 20.0  # a rule, and in relation to the limit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cue:
-    """A subtitle: text and the time during which it is shown.
-
-    Parameters
-    ----------
-    start_s, end_s : float
-    text : str
-        May contain line breaks, but not at an end and not blank lines.
-    words : tuple of Word
-        The words of `text`, including line breaks; empty if they are unknown.
-    speaker : str
-        Name of the main speaker of all of it; empty if nobody is known.
-    speaker_number : int
-        Position of the speaker in the order of appearance, from 1; 0 if nobody is known.
-    """
+    """A subtitle: text and the time during which it is shown."""
 
     start_s: float
     end_s: float
-    text: str
-    words: tuple[Word, ...] = ()
-    speaker: str = ""
-    speaker_number: int = 0
+    text: str  # may contain line breaks, but not at an end and not blank lines
+    words: tuple[Word, ...] = ()  # those of the text, including line breaks; empty if they are unknown
+    speaker: str = ""  # name of the main speaker of all of it; empty if nobody is known
+    speaker_number: int = 0  # in the order of appearance, from 1; 0 if nobody is known
 
     def map_text(self, change: Callable[[str], str]) -> Cue:
         """Return the cue with a function applied to its text and that of its words."""
@@ -92,13 +79,8 @@ class Cue:
 class CueMaker:
     """Incremental maker of cues from segments; no cue has words of two main speakers.
 
-    Parameters
-    ----------
-    layout : Layout
-    label : callable
-        Returns the visible text that is put before the first line of a cue, by its speaker.
-    breaks_lines : bool
-        False if all words of a cue are on one line.
+    Before the first line of each stands `label` of its speaker, as far as it can be seen; unless it `breaks_lines`, all
+    words of a cue are on one line.
     """
 
     def __init__(self, layout: Layout, label: Callable[[str], str], *, breaks_lines: bool = True) -> None:
@@ -184,13 +166,7 @@ def _cue(words: Sequence[Word], line_starts: Container[int], end_s: float, speak
 class _Run:
     """Words of one speaker without a long pause, and the cheapest ways to cut them.
 
-    Parameters
-    ----------
-    rules : CueRules
-    speaker : str
-    label_width : int
-        Columns before the first line of each cue.
-    breaks_lines : bool
+    Before the first line of each cue `label_width` columns are taken.
     """
 
     def __init__(self, rules: CueRules, speaker: str, label_width: int, breaks_lines: bool) -> None:

@@ -55,13 +55,7 @@ class RecordingLink:
         return quote(os.fsencode(relative.replace(os.sep, "/")), safe="/")  # a name need not be UTF-8
 
     def data_url_chunks(self) -> Iterator[str]:
-        """Yield the recording as a ``data:`` URL.
-
-        Raises
-        ------
-        AudioError
-            If the recording cannot be read, or changes while it is read.
-        """
+        """Yield the recording as a ``data:`` URL; an `AudioError` if it cannot be read, or changes meanwhile."""
         # The fallback type does not matter: players detect the format themselves.
         yield f"data:{mimetypes.guess_type(self.path.name)[0] or 'audio/mpeg'};base64,"
         try:
@@ -79,14 +73,7 @@ class RecordingLink:
 
 
 class HtmlFormat(TranscriptFormat):
-    """The format of the page.
-
-    Parameters
-    ----------
-    layout : Layout
-    recording : RecordingLink or None
-        The recording that the page plays, if any.
-    """
+    """The format of the page, which plays the recording, if there is one."""
 
     def __init__(self, layout: Layout, recording: RecordingLink | None) -> None:
         self._json = JsonFormat()
@@ -100,13 +87,7 @@ class HtmlFormat(TranscriptFormat):
         return "".join(self.header_chunks())
 
     def header_chunks(self) -> Iterator[str]:
-        """Yield the page up to its data, including the recording if `Layout.embed_audio` is set.
-
-        Raises
-        ------
-        AudioError
-            If the recording is to be embedded, and cannot be read or changes meanwhile.
-        """
+        """Yield the page up to its data, with the recording if `Layout.embed_audio` is set (see `data_url_chunks`)."""
         style, script = _read_asset("page.css"), _read_asset("page.js")
         title = escape(printable(self._recording.path.name) if self._recording else "Transcript")
         yield Template(self._page_start).substitute(

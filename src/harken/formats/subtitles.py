@@ -24,35 +24,16 @@ def _no_label(speaker: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtitleSyntax:
-    """The syntax of one subtitle format.
-
-    Parameters
-    ----------
-    header : callable
-        Returns the header.
-    format_cue : callable
-        Formats a cue, given its number from 1; its text is escaped and may contain markup of the format.
-    escape : callable
-        Escapes text that the format would take for markup; keeps line breaks.
-    label : callable
-        Returns what is put before the text of a cue, by its speaker.
-    label_is_visible : bool
-        False if the label is markup, and takes no room on the line.
-    labels_every_cue : bool
-        False if a cue of the same speaker as the one before has no label.
-    breaks_lines : bool
-        False if a cue is one line.
-    highlight, karaoke : callable
-        Expand a cue with words for the layout options of these names.
-    """
+    """The syntax of one subtitle format."""
 
     header: Callable[[Layout], str] = lambda layout: ""
-    format_cue: Callable[[int, Cue], str]
-    escape: Callable[[str], str] = str
-    label: Callable[[str], str] = _no_label
-    label_is_visible: bool = True
-    labels_every_cue: bool = True
-    breaks_lines: bool = True
+    format_cue: Callable[[int, Cue], str]  # given its number from 1; its text is escaped and may contain markup
+    escape: Callable[[str], str] = str  # escapes text that would be markup; keeps line breaks
+    label: Callable[[str], str] = _no_label  # what is put before the text of a cue, by its speaker
+    label_is_visible: bool = True  # False if it is markup, and takes no room on the line
+    labels_every_cue: bool = True  # False if a cue of the same speaker as the one before has no label
+    breaks_lines: bool = True  # False if a cue is one line
+    # They expand a cue with words for the layout options of these names.
     highlight: CueExpansion = _unchanged
     karaoke: CueExpansion = _unchanged
 
@@ -82,13 +63,7 @@ class SubtitleFormat(TranscriptFormat):
         return "".join(self._format_cues(self._maker.feed(segment)))
 
     def footer(self, transcript: Transcript) -> str:
-        """Return the cues that are left.
-
-        Raises
-        ------
-        OptionError
-            If the layout needs words, and the transcript has none.
-        """
+        """Return the cues that are left; an `OptionError` if the layout needs words, and the transcript has none."""
         segments = [segment for segment in transcript.segments if segment.text.strip()]
         if segments and not any(segment.words for segment in segments):
             self._layout.refuse_without_words()

@@ -46,13 +46,7 @@ class TextFormat(TranscriptFormat):
 class TableFormat(TranscriptFormat):
     """A format whose rows each depend on one segment only.
 
-    Parameters
-    ----------
-    columns : tuple of str
-        Their names; that of the speaker comes behind them if the layout has speakers.
-    rows : callable
-        Yields the rows of a segment.
-    layout : Layout
+    The name of the speaker comes behind the other columns if the layout has speakers.
     """
 
     def __init__(
@@ -90,10 +84,7 @@ def word_rows(segment: Segment) -> Iterator[Row]:
 class RttmFormat(TranscriptFormat):
     """The format rttm (NIST, Rich Transcription 2009 evaluation plan, appendix A): a line for each turn.
 
-    Parameters
-    ----------
-    recording : RecordingLink or None
-        The recording whose name, without its ending, is the first field of every line; "recording" if it has none.
+    Each begins with the name of the recording, without its ending; "recording" if it has none.
     """
 
     def __init__(self, recording: RecordingLink | None) -> None:
@@ -119,12 +110,8 @@ def _field(name: str) -> str:
 def read_rttm(path: str | os.PathLike[str]) -> tuple[SpeakerTurn, ...]:
     """Read the turns of the recording of a file, ordered by start.
 
-    Only lines of the type ``SPEAKER`` hold turns; others, empty lines and comments (``;;``) are skipped.
-
-    Raises
-    ------
-    ManifestError
-        If the file cannot be read, a line is not RTTM, or there are turns of several recordings.
+    Only lines of the type ``SPEAKER`` hold turns; others, empty lines and comments (``;;``) are skipped. A file with
+    turns of several recordings is refused.
     """
     text = decode(read_file(Path(path), "allowed is a file of turns in RTTM"), str(path))
     turns: list[SpeakerTurn] = []

@@ -50,17 +50,7 @@ MIN_CUT_S = 1.5
 def adapt(task: TrainingTask[AdaptOptions], callbacks: TrainingCallbacks) -> bool:
     """Train an adapter; resumes where the same task was interrupted.
 
-    Parameters
-    ----------
-    task : TrainingTask
-        Its data options are `AdaptDataOptions`.
-    callbacks : TrainingCallbacks
-
-    Returns
-    -------
-    bool
-        True if the training was completed; False if it was stopped. Either way the best adapter so far is in
-        ``task.out``.
+    It returns False if it was stopped before its end; either way the best adapter so far is in ``task.out``.
 
     Raises
     ------
@@ -237,20 +227,8 @@ def run_streaming_encoder(
     The chunks are concatenated, as in the reference backend (`harken.backends.numpy.backend`): each position attends to
     its own chunk and to the final positions of earlier chunks within the history. A chunk of which nothing becomes
     final, and that is not the last one, influences nothing and is left out; so are, in the last layer, the look-ahead
-    positions of all chunks but the last one.
-
-    Parameters
-    ----------
-    weights : mapping of str to Tensor
-    dims : Dims
-    chunks : sequence of HeardChunk
-    history_frames : int
-        As for `harken.contract.Backend.open_encoder`.
-
-    Returns
-    -------
-    Tensor of shape (positions, n_audio_state)
-        As of `harken.contract.Backend.stream_features` after the last chunk.
+    positions of all chunks but the last one. The result, shape (positions, n_audio_state), is that of
+    `Backend.stream_features` after the last chunk; `history_frames` are those of `Backend.open_encoder`.
     """
     chunks = [chunk for chunk in chunks[:-1] if chunk.final_positions] + [chunks[-1]]
     layout = _lay_out(chunks, history_frames // FRAMES_PER_POSITION)

@@ -64,20 +64,8 @@ def distill(
 ) -> bool:
     """Train an assistant; resumes where the same task was interrupted.
 
-    Parameters
-    ----------
-    task : TrainingTask
-    layers : int
-        Layers of its decoder, 1 to 4, where it starts from layers of the main model.
-    callbacks : TrainingCallbacks
-    initial_model : InitialModel, optional
-        A smaller model to start from instead.
-
-    Returns
-    -------
-    bool
-        True if the training was completed; False if it was stopped. Either way the best assistant so far is in
-        ``task.out``.
+    It starts from 1 to 4 `layers` of the main model's decoder, or from a smaller model. It returns False if it was
+    stopped before its end; either way the best assistant so far is in ``task.out``.
 
     Raises
     ------
@@ -178,12 +166,7 @@ def evenly_spaced_layers(layers: int, n_layers: int) -> tuple[int, ...]:
     """Choose the layers to start from: evenly spaced, the first and the last among them.
 
     Source: Shleifer and Rush 2020, arXiv:2010.13002; Gandhi et al. 2023, arXiv:2311.00430, section 3. A single layer
-    is the last one, which the final layer norm was trained on.
-
-    Raises
-    ------
-    OptionError
-        If there are not as many.
+    is the last one, which the final layer norm was trained on. An `OptionError` says that there are not as many.
     """
     max_layers = min(MAX_DECODER_LAYERS, n_layers)
     if not 1 <= layers <= max_layers:
@@ -235,15 +218,8 @@ def frequent_token_ids(
     pairs merged first are the most frequent in written text, though not enough alone. The share of unseen tokens in
     further text is estimated by the share of tokens that occur once in the texts (Good 1953, "The population
     frequencies of species and the estimation of population parameters"). For a small text the result is nearly the
-    whole vocabulary, for none all of it.
-
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-    texts : iterable of iterable of int
-        Token ids of each text, of the kind that is to be drafted; ids of special tokens are ignored.
-    coverage : float
-        Share of the tokens of further text to be covered, 0 to 1.
+    whole vocabulary, for none all of it. The texts are token ids, of the kind that is to be drafted;
+    those of special tokens are ignored.
     """
     eot = tokenizer.eot
     tokens = np.fromiter((token for text in texts for token in text if token < eot), np.int64)
@@ -271,13 +247,7 @@ StitchingMap = NDArray[np.float64]
 
 
 def check_stitchable(small_model: Checkpoint, main_model: Checkpoint) -> None:
-    """Check that the decoder of one model can be stitched to the encoder of the other.
-
-    Raises
-    ------
-    OptionError
-        If they differ in vocabulary or in the positions of a window, or the decoder has too many layers.
-    """
+    """Refuse a decoder of too many layers, or of another vocabulary or length of a window than the encoder's model."""
     for field in ("n_vocab", "n_audio_ctx"):
         has, needs = getattr(small_model.dims, field), getattr(main_model.dims, field)
         if has != needs:
@@ -297,15 +267,7 @@ def stitched_dims(small_dims: Dims, main_dims: Dims) -> Dims:
 
 
 def stitch_decoder(weights: Weights, stitching_map: StitchingMap) -> dict[str, Tensor]:
-    """Return the decoder's weights, float32, with the map folded into the cross-attention.
-
-    Parameters
-    ----------
-    weights : Weights
-        Weights of the smaller model.
-    stitching_map : ndarray of shape (n_audio_state + 1, n_audio_state of the smaller model)
-        From `fit_stitching_map`; the last row is the offset.
-    """
+    """Return the smaller model's decoder weights, float32, with the map of `fit_stitching_map` folded in."""
     linear, offset = (torch.from_numpy(part).float() for part in (stitching_map[:-1].T, stitching_map[-1]))
     stitched = as_tensors(weights, "decoder.")
     for name in filter(is_stitched_weight, list(stitched)):
@@ -363,14 +325,9 @@ def small_model_labeller(recognizer: Recognizer, weights: Weights, store: Exampl
 def fit_stitching_map(
     pairs: Iterable[tuple[HalfFloats | Floats, HalfFloats | Floats]], rows: int, columns: int
 ) -> StitchingMap:
-    """Fit the map from one encoder's output to another's, by ridge regression.
+    """Fit the map from one encoder's output to another's, of the same audio, by ridge regression.
 
-    Parameters
-    ----------
-    pairs : iterable of (ndarray, ndarray)
-        Outputs of both encoders for the same audio, each of shape (positions, state), float16.
-    rows, columns : int
-        Shape of the map.
+    Outputs are of shape (positions, state); the last row of the map is the offset.
     """
     gram, cross_products = np.zeros((rows, rows)), np.zeros((rows, columns))
     for main_output, small_output in pairs:

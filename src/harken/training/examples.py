@@ -139,18 +139,9 @@ def main_model_labeller(
 ) -> Labeller:
     """Return a labeller that transcribes windows with the main model, and computes its states for the texts.
 
-    A window whose transcript is repetitive or improbable has no texts.
-
-    Parameters
-    ----------
-    recognizer : Recognizer
-        On the CPU engine: it encodes and transcribes as it will with the assistant.
-    checkpoint : Checkpoint
-        The same model.
-    dtype : torch.dtype
-        Type in which matrices are multiplied.
-    for_encoder : bool
-        True for examples from which an encoder learns: windows are encoded whole, and the examples hold their samples.
+    The recognizer is the checkpoint on the CPU engine, which encodes and transcribes as it will with the assistant; its
+    states are computed with matrix products of `dtype`. A window whose transcript is repetitive or improbable has no
+    texts. Examples from which an encoder learns hold the samples of windows, which are encoded whole.
     """
     backend, tokenizer, dims = recognizer.backend, recognizer.tokenizer, checkpoint.dims
     rules = make_logit_rules(tokenizer, timestamps=True)
@@ -217,7 +208,6 @@ def make_prompted_texts(
 
 def timestamped_tokens(tokenizer: Tokenizer, training_window: TrainingWindow) -> list[int]:
     """Tokenize the texts of a window as a model would output them: each between its timestamps, then the end."""
-
     tokens: list[int] = []
     for start_s, end_s, text in () if training_window.no_speech else training_window.span_times_s():
         start, end = (
@@ -251,15 +241,7 @@ def label_windows(
 ) -> None:
     """Store the example of every window; windows that the store holds are not labelled again.
 
-    Parameters
-    ----------
-    windows : sequence of TrainingWindow
-    store : ExampleStore
-    make_labeller : callable
-        Called once, and only if there is a window to label.
-    eot : int
-        First id that is not text.
-    progress : callable
+    The labeller is made only if there is a window to label. The first id that is not text is `eot`.
     """
     labeller = cache(make_labeller)
     previous_texts: dict[tuple[str, bool], list[int]] = {}

@@ -39,21 +39,10 @@ UNHEARD_PROBABILITY, MAX_UNHEARD = 1e-3, 0.1
 
 
 def finetune(task: TrainingTask[FineTuneOptions], freeze_encoder: bool, callbacks: TrainingCallbacks) -> bool:
-    """Fine-tune a model; resumes where the same task was interrupted.
+    """Fine-tune a model on recordings with texts; resumes where the same task was interrupted.
 
-    Parameters
-    ----------
-    task : TrainingTask
-        Its recordings have texts.
-    freeze_encoder : bool
-        Whether to train only the decoder, which is several times faster.
-    callbacks : TrainingCallbacks
-
-    Returns
-    -------
-    bool
-        True if the training was completed; False if it was stopped. Either way the best model so far is in
-        ``task.out``.
+    With a frozen encoder only the decoder is trained, which is several times faster. It returns False if it was stopped
+    before its end; either way the best model so far is in ``task.out``.
 
     Raises
     ------

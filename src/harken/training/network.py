@@ -64,18 +64,7 @@ def initial_factors(weights: NamedWeights, names: Iterable[str], rank: int, seed
 
 
 def run_encoder(weights: NamedWeights, dims: Dims, mel: Tensor) -> Tensor:
-    """Encode a window.
-
-    Parameters
-    ----------
-    weights : mapping of str to Tensor
-    dims : Dims
-    mel : Tensor of shape (n_mels, frames), float32, normalised log10 mel
-
-    Returns
-    -------
-    Tensor of shape (frames / 2, n_audio_state)
-    """
+    """Encode normalised log10 mel of shape (n_mels, frames): shape (frames / 2, n_audio_state)."""
     x = convolve(weights, mel)
     x = x + weights["encoder.positional_embedding"][: len(x)]
     for layer in range(dims.n_audio_layer):
@@ -109,23 +98,10 @@ def encode_layer(
 def run_decoder(
     weights: NamedWeights, dims: Dims, tokens: Tensor, encoder_output: Tensor, dropout: float = 0.0
 ) -> Tensor:
-    """Run the decoder over texts of one window, with causal self-attention.
+    """Run the decoder over texts of one window, with causal self-attention and dropout in each residual branch.
 
-    Parameters
-    ----------
-    weights : mapping of str to Tensor
-    dims : Dims
-    tokens : Tensor of shape (texts, n), int64
-        Padding behind the end of a text does not change the states before it.
-    encoder_output : Tensor of shape (positions, n_audio_state)
-        From `run_encoder`.
-    dropout : float
-        Dropout probability of each residual branch.
-
-    Returns
-    -------
-    Tensor of shape (texts, n, n_text_state)
-        Final states, to be multiplied with the token embedding.
+    For tokens of shape (texts, n) it returns final states of shape (texts, n, n_text_state), to be multiplied with the
+    token embedding. Padding behind the end of a text does not change the states before it.
     """
     positions = weights["decoder.positional_embedding"][: tokens.shape[1]]
     x = F.embedding(tokens, weights[TOKEN_EMBEDDING]) + positions

@@ -102,11 +102,7 @@ class Objective(ABC):
     def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
         """Return the loss summed over the positions of an example, and their number; dropout and masks are random.
 
-        Parameters
-        ----------
-        example : Example
-        progress : float
-            Share of the training that is done.
+        The progress is the share of the training that is done.
         """
         batch = SequenceBatch.from_sequences(example.sequences)
         with autocast(self.dtype):
@@ -214,14 +210,7 @@ class SequenceBatch:
 
 
 def mask_time(encoder_output: Tensor, fraction: float) -> Tensor:
-    """Mask spans of the encoder output, as SpecAugment masks time (Park et al. 2019, arXiv:1904.08779).
-
-    Parameters
-    ----------
-    encoder_output : Tensor of shape (positions, state)
-    fraction : float
-        Largest share of the positions to mask.
-    """
+    """Mask spans of up to a fraction of the positions, as SpecAugment does (Park et al. 2019, arXiv:1904.08779)."""
     positions = len(encoder_output)
     n_spans = round(fraction * positions * 2 / MAX_MASK_POSITIONS)
     lengths = torch.randint(1, MAX_MASK_POSITIONS + 1, (n_spans,)).tolist()

@@ -118,10 +118,8 @@ def prepare_examples(
 ) -> tuple[list[TrainingWindow], list[TrainingWindow]]:
     """Split recordings into windows, edit and label them once; return those to learn from and the held-out ones.
 
-    Raises
-    ------
-    ManifestError
-        If either has no speech; the folder of the training is removed, so that it does not stand in the way.
+    If either has no speech, there is a `ManifestError`, and the folder of the training is removed, so that it does not
+    stand in the way.
     """
     directory = task.run_directory
     try:
@@ -157,13 +155,7 @@ def _make_windows(
 def _split(
     task: TrainingTask[Any], windows: Sequence[TrainingWindow]
 ) -> tuple[list[TrainingWindow], list[TrainingWindow]]:
-    """Return the windows to learn from, and the held-out ones.
-
-    Raises
-    ------
-    ManifestError
-        If there are none; it names the options that decide.
-    """
+    """Return the windows to learn from, and the held-out ones; a `ManifestError` says which of them are missing."""
     splits = (
         [window for window in windows if not window.held_out],
         [window for window in windows if window.held_out],
@@ -188,26 +180,11 @@ def train(
     callbacks: TrainingCallbacks,
     learning_rate_scale: Callable[[str], float] = lambda name: 1.0,
 ) -> bool:
-    """Train until all epochs are done, from the state that the folder of the task holds.
+    """Train from the state that the folder of the task holds; return False if it is stopped before all epochs are done.
 
-    Parameters
-    ----------
-    task : TrainingTask
-    objective : Objective
-        Its `trainable` weights are changed in place; afterwards they are the last ones, not the best.
-    windows, held_out : sequence of TrainingWindow
-    load_example : callable
-        Returns the example of a window, with at least one sequence.
-    export_best : callable
-        Called when the weights reach a new best on the held-out windows.
-    callbacks : TrainingCallbacks
-    learning_rate_scale : callable
-        Returns the factor of a weight, by its name, on the learning rate.
-
-    Returns
-    -------
-    bool
-        True if all epochs are done; False if it was stopped.
+    The `trainable` weights of the objective are changed in place; afterwards they are the last ones, not the best.
+    Whenever they reach a new best on the held-out windows, `export_best` is called. `learning_rate_scale` returns the
+    factor of a weight, by its name, on the learning rate.
 
     Raises
     ------

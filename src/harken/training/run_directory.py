@@ -71,17 +71,9 @@ class RunDirectory:
         return ExampleStore(self.folder / "small_model")
 
     def create_or_resume(self, config: Mapping[str, Any]) -> None:
-        """Create the folder, or check that it holds the same training.
+        """Create the folder, or raise an `OutputError` if it holds something else than the same training.
 
-        Parameters
-        ----------
-        config : mapping
-            Everything that determines the result: model, recordings, options.
-
-        Raises
-        ------
-        OutputError
-            If it holds something else.
+        The configuration is everything that determines the result: model, recordings, options.
         """
         config_path, out = self.folder / CONFIG_FILE, self.folder.parent
         config = json.loads(json.dumps(dict(config)))  # as the file gives it back: tuples are lists
