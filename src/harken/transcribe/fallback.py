@@ -103,10 +103,23 @@ def decode_with_fallback(
             looks = attempt(unsure, second_look, number, None) if unsure else []
             for i, judged in zip(unsure, looks, strict=True):
                 attempts[i][-1:] = _surer_last(attempts[i][-1], judged)
-        failing = [i for i in failing if attempts[i][-1].rejection is not None and i not in tried_once]
+        failing = [
+            i
+            for i in failing
+            if attempts[i][-1].rejection is not None
+            and i not in tried_once
+            and not (number and _gets_worse(attempts[i], options))
+        ]
         if not failing:
             break
     return [_select_attempt(window_attempts, options) for window_attempts in attempts], total
+
+
+def _gets_worse(attempts: Sequence[_Judged], options: TranscribeOptions) -> bool:
+    """Return whether the last attempt fails only by its log-probability, which was higher before."""
+    *before, last = [_failure_rank(decoded, options) for decoded, _ in attempts]
+    not_repetitive, _ = last
+    return not_repetitive and last <= max(before)
 
 
 def _is_unsure(greedy: _Judged, options: TranscribeOptions) -> bool:
