@@ -22,8 +22,8 @@ from harken.types import Dims
 
 TARGETS = ("huggingface", "ctranslate2", "ggml")
 GGML_FILE = "ggml-model.bin"
-_OTHER_WEIGHTS = {"huggingface": "model.bin", "ctranslate2": "model.safetensors"}
-"""Of the format whose configuration has the same name."""
+_FILES_OF_MODELS = ("model.bin", "model.safetensors", "config.json")
+"""Of which any folder of a model has one."""
 
 
 def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Array) -> Path:
@@ -34,7 +34,7 @@ def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Arra
     checkpoint : Checkpoint
         Adapters are merged.
     folder : Path
-        Created if it does not exist.
+        Created if it does not exist; holds no model that this would overwrite.
     target : {"huggingface", "ctranslate2", "ggml"}
     mel_filters : ndarray of shape (n_mels, 201), float32
         Which a file of ggml contains.
@@ -44,7 +44,7 @@ def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Arra
     CheckpointError
         If the model is damaged, or the format cannot hold it.
     OutputError
-        If it cannot be written.
+        If it cannot be written, or there is a model.
     """
     tokenizer = checkpoint.vocabulary.tokenizer(checkpoint.dims.n_vocab)
     dims, weights = in_model_order(checkpoint.dims, checkpoint.weights, tokenizer)
@@ -58,9 +58,9 @@ def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Arra
             f"{checkpoint.path}: its vocabulary has tokens of its own, of which a ggml file does not say which they "
             "are; allowed are huggingface and ctranslate2"
         )
-    other = _OTHER_WEIGHTS.get(target)
-    if other and (folder / other).exists():
-        raise OutputError(f"{folder}: holds {other}, a model of another format; allowed is a folder without it")
+    for name in [GGML_FILE] if target == "ggml" else _FILES_OF_MODELS:
+        if (folder / name).exists():
+            raise OutputError(f"{folder}: holds {name} of a model; allowed is a folder without one")
     with wrap_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if target == "ggml":
