@@ -19,7 +19,7 @@ from harken.streaming.utterance_audio import UtteranceAudio
 from harken.text import Tokenizer
 from harken.text.languages import SENTENCE_END
 from harken.transcribe.hallucination import HallucinationFeatures, attention_concentration, score_hallucination
-from harken.transcribe.word_boundaries import MIN_WORD_S, fit_to_speech
+from harken.transcribe.word_boundaries import one_after_another
 from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
@@ -325,13 +325,11 @@ class ActiveUtterance:
         )
 
     def _timed_words(self, tokens: Sequence[TimedToken]) -> Iterator[tuple[Word, list[TimedToken]]]:
-        """Yield the words of some tokens with their own tokens; of those that attend to one place, each has a time."""
+        """Yield the words of some tokens, each with its tokens and a time of its own."""
         groups = self._group_by_word(tokens)
         words = [*map(self._word, groups)]
-        if words:
-            start_s = words[0].start_s
-            end_s = max(words[-1].end_s, start_s + len(words) * MIN_WORD_S)
-            yield from zip(fit_to_speech(words, [(start_s, end_s)]), groups, strict=True)
+        not_before_s = self.audio.start_frame / FRAMES_PER_SECOND
+        return zip(one_after_another(words, not_before_s), groups, strict=True)
 
     def _word(self, tokens: Sequence[TimedToken]) -> Word:
         def time_s(position: int) -> float:
