@@ -113,7 +113,16 @@ def test_convert_says_what_it_wrote_and_overwrites_no_model(cli, tiny):
     assert outcome.out.startswith("to is intact: ")
     assert [line.split()[0] for line in outcome.out.splitlines()[1:]] == ["is", "needs", "differs"]
     assert cli.run("convert", "to", "to").code == 2
-    outcome = cli.run("convert", tiny, "to", "--to", "ctranslate2")
-    assert outcome.code == 5
-    assert "to: holds model.safetensors, a model of another format" in outcome.err
+    assert cli.run("convert", tiny, "to", "--to", "ggml").code == 0  # beside it
+    Path("pytorch").mkdir()
+    Path("pytorch/config.json").write_text("{}")
+    for folder, target, held in (
+        ("to", "huggingface", "model.safetensors"),
+        ("to", "ctranslate2", "model.safetensors"),
+        ("to", "ggml", "ggml-model.bin"),
+        ("pytorch", "huggingface", "config.json"),
+    ):
+        outcome = cli.run("convert", tiny, folder, "--to", target)
+        assert outcome.code == 5
+        assert outcome.err == f"harken: {folder}: holds {held} of a model; allowed is a folder without one\n"
     assert cli.run("models", "--check", "to").code == 0

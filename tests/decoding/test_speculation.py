@@ -297,7 +297,12 @@ def test_drafts_of_the_model_itself_are_all_accepted(batch):
 
 def decode_two(backend, content_frames, speculator, **options):
     made = TranscribeOptions(
-        language="en", best_of=2, beam_size=1, logprob_threshold=0.0, no_speech_threshold=None, **options
+        language="en",
+        best_of=2,
+        beam_size=1,
+        compression_ratio_threshold=0.01,
+        no_speech_threshold=None,
+        **options,
     )
     decoder = WindowDecoder(
         backend, TOKENIZER, made, speculator, FakeClock(tick_s=1.0), encoded_length=SHORT_LENGTH

@@ -89,6 +89,15 @@ def test_stored_hypotheses_are_reused(cli):
     assert (refused.code, refused.err) == (3, f"harken: hypotheses.jsonl:1: {reason}\n")
 
 
+def test_recordings_without_a_hypothesis_are_told_of_before_they_are_transcribed(cli):
+    lines = (f'{{"audio": "{name}", "text": ""}}\n' for name in ("talks/2.wav", "1.wav", "0.wav"))
+    Path("other.jsonl").write_text("".join(lines))
+    outcome = cli.run("eval", "talks", "--hypotheses", "other.jsonl", *SPACED)
+    lacking = "lacks 3 of 4 recordings, the first is talks/0.wav; it names 2 not among them, the first is 1.wav"
+    assert (outcome.code, outcome.err) == (0, f"harken: other.jsonl: {lacking}; what it lacks is transcribed\n")
+    assert cli.run("eval", "talks", "--hypotheses", "other.jsonl", *SPACED).err == ""
+
+
 def test_interruption_keeps_the_results_so_far(cli):
     signal_at(cli.monkeypatch, use_texts(cli), "encode", 3, signal.SIGINT)
     options = ("--hypotheses", "hypotheses.jsonl", "--json", "out.json", *SPACED)

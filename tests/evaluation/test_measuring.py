@@ -159,7 +159,7 @@ REFUSED = [
     ("eval talks --detect --language en", 2, "--detect and --language exclude each other"),
     ("eval talks --html none/a.html", 5, "none/a.html: cannot be written: there is no folder"),
     ("eval talks --compare none", 3, "none: no such file; allowed is a file of hypotheses"),
-    ("eval talks --compare talks/other.jsonl", 3, "talks/other.jsonl: lacks 1 of the recordings, the first is"),
+    ("eval talks --compare talks/other.jsonl", 3, "talks/other.jsonl: lacks 1 of 2 recordings, the first is"),
     ("eval talks --compare=--worst=3", 2, "--compare '--worst=3': allowed are options of the model and"),
     ("eval talks --compare=--beams", 2, "--compare '--beams': No such option '--beams'"),
     ("eval talks --compare=--hotwords", 2, "--compare '--hotwords': Option '--hotwords' requires an argument"),

@@ -240,13 +240,14 @@ def test_a_broken_rule_is_told(spans):
     assert " | ".join(f"{each.number} {each}" for each in broken) == BROKEN[spans]
 
 
-@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_cues_of_any_program_are_read_without_markup(line_end):
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+def test_cues_of_any_program_are_read_without_markup(tmp_path, line_end):
     content = (
         "\n1\n00:01.500 --> 00:02.000 align:start\n \n<v.loud Anna B>Hello &amp;\n<00:01.750><c>hello.</c> \n \n"
         "NOTE none\n\nintro\n01:02:03,004  -->  01:02:04,500\n{\\an8}Bob: Yes.\n<i> </i>\n\n00:05.000 --> 00:06.000"
     )
-    assert [*parse_cues(content.replace("\n", line_end))] == [
+    (tmp_path / "a.vtt").write_bytes(content.replace("\n", line_end).encode())
+    assert read_cues(tmp_path / "a.vtt") == [
         Cue(start_s=1.5, end_s=2.0, text="Hello &\nhello.", speaker="Anna B"),
         Cue(start_s=3723.004, end_s=3724.5, text="Bob: Yes.", speaker="Bob"),
     ]

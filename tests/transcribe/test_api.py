@@ -69,6 +69,12 @@ class TestTranscription:
         assert result.duration_s == pytest.approx(3 * WINDOW_S)
         assert work.text == result.text == "onetwothree"
 
+    def test_in_progress_is_no_transcript_to_render(self):
+        work = use_texts(ONE).transcribe(NOISE, AS_IT_IS)
+        with pytest.raises(OptionError, match=r"transcript=.*: allowed is a Transcript, as result\(\) of a"):
+            "".join(render(work, "srt"))
+        assert work.stats.windows == 0
+
     def test_options_come_in_one_piece_or_by_name_and_so_do_hooks(self):
         model, options = use_texts(ONE), harken.TranscribeOptions(language="de", task="translate")
         assert model.transcribe(NOISE, options).result().language == "de"

@@ -129,6 +129,7 @@ WEAK, FAIR = window(fr=0.55, de=0.35), window(fr=0.8, de=0.1)
         ([DE] * 50 + [FR], "d" * 50 + "f"),  # however long the other language has lasted
         ([WEAK, DE], "fd"),  # a weak first window is soon outweighed
         ([DE, FR, DE, FR], "dfdf"),
+        ([DE, (window(fr=0.88, de=0.02), 2.0)], "df"),  # a short sentence may be clear
         # Little speech has little weight.
         *(([DE, (FR, speech_s)], "dd") for speech_s in (0.0, 0.5)),
         *(([DE, (FR, speech_s)], "df") for speech_s in (FULL_EVIDENCE_S, 30.0)),

@@ -22,21 +22,22 @@ from harken.types import Dims
 
 TARGETS = ("huggingface", "ctranslate2", "ggml")
 GGML_FILE = "ggml-model.bin"
-_OTHER_WEIGHTS = {"huggingface": "model.bin", "ctranslate2": "model.safetensors"}
-"""Of the format whose configuration has the same name."""
+_FILES_OF_MODELS = ("model.bin", "model.safetensors", "config.json")
+"""Of which any folder of a model has one."""
 
 
 def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Array) -> Path:
     """Write a checkpoint in another format, one of `TARGETS`, and return what to open.
 
-    Adapters are merged. A file of ggml contains the mel filters, of shape (n_mels, 201).
+    Adapters are merged. The folder is created if it does not exist; one with a model that this would overwrite is
+    refused. A file of ggml contains the mel filters, of shape (n_mels, 201).
 
     Raises
     ------
     CheckpointError
         If the model is damaged, or the format cannot hold it.
     OutputError
-        If it cannot be written.
+        If it cannot be written, or there is a model.
     """
     tokenizer = checkpoint.vocabulary.tokenizer(checkpoint.dims.n_vocab)
     dims, weights = in_model_order(checkpoint.dims, checkpoint.weights, tokenizer)
@@ -50,9 +51,9 @@ def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Arra
             f"{checkpoint.path}: its vocabulary has tokens of its own, of which a ggml file does not say which they "
             "are; allowed are huggingface and ctranslate2"
         )
-    other = _OTHER_WEIGHTS.get(target)
-    if other and (folder / other).exists():
-        raise OutputError(f"{folder}: holds {other}, a model of another format; allowed is a folder without it")
+    for name in [GGML_FILE] if target == "ggml" else _FILES_OF_MODELS:
+        if (folder / name).exists():
+            raise OutputError(f"{folder}: holds {name} of a model; allowed is a folder without one")
     with wrap_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if target == "ggml":

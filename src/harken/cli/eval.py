@@ -165,6 +165,10 @@ def command(**params: Any) -> int:
             )
             for name, own in settings.items()
         }
+        for name, own in settings.items():
+            known = engines[name].hypotheses
+            if known.by_name and (lacking := known.describe_lacking(entries)):
+                screen.write_stderr(f"harken: {own['hypotheses']}: {lacking}; what it lacks is transcribed")
         engines |= {file: replace(engines[""], hypotheses=read_hypotheses(file, entries)) for file in files}
 
         def start() -> Measurement[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -232,6 +232,16 @@ class HypothesisStore:
                 self._file.write(line + "\n")
                 self._file.flush()
 
+    def describe_lacking(self, entries: Collection[Entry]) -> str:
+        """Describe which recordings have no hypothesis, and which hypotheses no recording; empty if none is lacking."""
+        names = dict.fromkeys(entry.name for entry in entries)
+        lacking = [name for name in names if name not in self.by_name]
+        others = [name for name in self.by_name if name not in names]
+        if not lacking:
+            return ""
+        text = f"lacks {len(lacking)} of {len(names)} recordings, the first is {lacking[0]}"
+        return text + (f"; it names {len(others)} not among them, the first is {others[0]}" if others else "")
+
 
 @contextmanager
 def open_hypotheses(
@@ -262,18 +272,19 @@ def open_hypotheses(
             file.close()
 
 
-def read_hypotheses(path: str | os.PathLike[str], entries: Iterable[Entry]) -> HypothesisStore:
+def read_hypotheses(path: str | os.PathLike[str], entries: Collection[Entry]) -> HypothesisStore:
     """Read the hypotheses of recordings from a file that any settings or engine may have made.
 
     It is refused if a line is not as in `open_hypotheses`, or if it lacks a recording.
     """
     allowed = "allowed is a file of hypotheses, as --hypotheses writes it"
     rows = read_rows(read_file(Path(path), allowed), str(path))
-    by_name = dict(_parse_hypothesis(record, where) for where, record in rows)
-    missing = [entry.name for entry in entries if entry.name not in by_name]
-    if missing:
-        raise ManifestError(f"{path}: lacks {len(missing)} of the recordings, the first is {missing[0]}")
-    return HypothesisStore({"hypotheses": str(path)}, by_name)
+    store = HypothesisStore(
+        {"hypotheses": str(path)}, dict(_parse_hypothesis(record, where) for where, record in rows)
+    )
+    if lacking := store.describe_lacking(entries):
+        raise ManifestError(f"{path}: {lacking}")
+    return store
 
 
 def _read_hypotheses(file: TextIO, path: Path, provenance: Mapping[str, Any]) -> dict[str, EvalHypothesis]:

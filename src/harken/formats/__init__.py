@@ -115,10 +115,12 @@ def render(
     Raises
     ------
     OptionError
-        If there is no such format.
+        If there is no such format, or the transcript is a transcription in progress.
     AudioError
         If the recording is to be embedded in the page, and cannot be read or changes meanwhile.
     """
+    if not isinstance(transcript, Transcript):
+        raise OptionError("transcript", transcript, "a Transcript, as result() of a transcription returns")
     layout = layout or Layout()
     if transcript.speakers is not None:
         layout = replace(layout, speakers=True)

@@ -110,8 +110,8 @@ def read_cues(path: str | os.PathLike[str]) -> list[Cue]:
 
     A `ManifestError` says that it cannot be read, is of another kind, or has times whose cue would be left out.
     """
-    text = decode(read_file(Path(path), _ALLOWED), str(path))
-    for number, line in enumerate(re.split("\r\n?|\n", text), start=1):
+    text = re.sub("\r\n?", "\n", decode(read_file(Path(path), _ALLOWED), str(path)))
+    for number, line in enumerate(text.split("\n"), start=1):
         if _LIKE_TIMES.match(line) and not _TIMES.fullmatch(line):
             raise ManifestError(f"{path}:{number}: {OptionError('times', line.strip(), _ALLOWED_TIMES)}")
     cues = [*parse_cues(text)]
@@ -122,14 +122,13 @@ def read_cues(path: str | os.PathLike[str]) -> list[Cue]:
 
 
 def parse_cues(text: str) -> Iterator[Cue]:
-    """Yield the cues of a text in the format srt or vtt, without their markup.
+    """Yield the cues of a text in the format srt or vtt, whose lines end with line feeds, without their markup.
 
     Their speakers are voices of vtt, or names with a colon, which stand before the first of several cues.
     """
     speaker = ""
     # Captions of YouTube begin with a line of a space, which ends no cue.
-    text = re.sub("(-->.*\n) +\n", r"\1", re.sub("\r\n?", "\n", text))
-    for block in re.split(r"\n\s*\n", text):
+    for block in re.split(r"\n\s*\n", re.sub("(-->.*\n) +\n", r"\1", text)):
         lines = block.split("\n")
         for position, line in enumerate(lines):
             if times := _TIMES.fullmatch(line):

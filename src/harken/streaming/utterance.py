@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
@@ -19,6 +19,7 @@ from harken.streaming.utterance_audio import UtteranceAudio
 from harken.text import Tokenizer
 from harken.text.languages import SENTENCE_END
 from harken.transcribe.hallucination import HallucinationFeatures, attention_concentration, score_hallucination
+from harken.transcribe.word_boundaries import one_after_another
 from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
@@ -293,20 +294,20 @@ class ActiveUtterance:
 
     def words(self, tokens: Sequence[TimedToken]) -> list[Word]:
         """Return the words of some tokens, with the punctuation after them and times in the stream."""
-        return [self._word(word) for word in self._group_by_word(tokens)]
+        return [word for word, _ in self._timed_words(tokens)]
 
     def segments(self, tokens: Sequence[TimedToken], *, with_words: bool) -> list[Segment]:
         """Return the sentences of some tokens as segments, with times in the stream."""
-        sentences: list[list[list[TimedToken]]] = [[]]
-        for word in self._group_by_word(tokens):
-            sentences[-1].append(word)
-            if SENTENCE_END.search(self._decode(word)):
+        sentences: list[list[tuple[Word, list[TimedToken]]]] = [[]]
+        for word, word_tokens in self._timed_words(tokens):
+            sentences[-1].append((word, word_tokens))
+            if SENTENCE_END.search(word.text):
                 sentences.append([])
         return [self._segment(sentence, with_words) for sentence in sentences if sentence]
 
-    def _segment(self, sentence: Sequence[Sequence[TimedToken]], with_words: bool) -> Segment:
-        words = tuple(map(self._word, sentence))
-        tokens = [token for word in sentence for token in word]
+    def _segment(self, sentence: Sequence[tuple[Word, Sequence[TimedToken]]], with_words: bool) -> Segment:
+        words = tuple(word for word, _ in sentence)
+        tokens = [token for _, word_tokens in sentence for token in word_tokens]
         text = self._decode(tokens)
         return Segment(
             index=0,
@@ -322,6 +323,13 @@ class ActiveUtterance:
             words=words if with_words else (),
             language=self.language,
         )
+
+    def _timed_words(self, tokens: Sequence[TimedToken]) -> Iterator[tuple[Word, list[TimedToken]]]:
+        """Yield the words of some tokens, each with its tokens and a time of its own."""
+        groups = self._group_by_word(tokens)
+        words = [*map(self._word, groups)]
+        not_before_s = self.audio.start_frame / FRAMES_PER_SECOND
+        return zip(one_after_another(words, not_before_s), groups, strict=True)
 
     def _word(self, tokens: Sequence[TimedToken]) -> Word:
         def time_s(position: int) -> float:

@@ -17,7 +17,7 @@ LanguageProbabilities = Mapping[str, float]
 
 SWITCH_ODDS = 0.05
 """Odds of a change to one given other language, against no change from the window before."""
-FULL_EVIDENCE_S = 4.0
+FULL_EVIDENCE_S = 2.0
 """Seconds of speech from which on a window's probabilities have full weight."""
 MIN_PROBABILITY = 1e-6
 """Lower bound on the probability of a language in one window."""

@@ -17,7 +17,7 @@ SpeechInterval = tuple[float, float]
 """Start and end of speech, in seconds."""
 
 MIN_WORD_S = 0.02
-"""Shortest duration of a word where there is enough speech: one timestamp position."""
+"""Shortest duration of a word where there is room: one timestamp position."""
 SEGMENT_TOLERANCE_S = 0.5
 """Farthest that a word may reach out of its segment before the segment's time is used instead; also the farthest
 that speech may be from the words of a window to be used for them."""
@@ -46,9 +46,9 @@ def refine_word_boundaries(
     Returns
     -------
     segments : list of Segment
-        The same segments, each as long as its words. Words neither overlap nor run backwards; where there is speech,
-        each lies in one region of it, or in its segment if none is near, and lasts at least `MIN_WORD_S`, as far as
-        there is room.
+        The same segments, each as long as its words. Words neither overlap nor run backwards, and each lasts at least
+        `MIN_WORD_S`; where there is speech, as far as there is room in the one region of it in which the word lies, or
+        in its segment if none is near.
     last_speech_s : float
         End of the last word; end of the last segment where no segment has words.
 
@@ -70,7 +70,7 @@ def refine_word_boundaries(
     elif speech:
         fit = partial(_fit_to_segments, segments=segments, not_before_s=last_speech_s)
     else:
-        fit = partial(_without_overlaps, not_before_s=last_speech_s)
+        fit = partial(one_after_another, not_before_s=last_speech_s)
     fitted = _replace_words(segments, fit(words))
     if median_duration_s is not None:
         # Silence has been cut out first: a word that is still too long is so for another reason.
@@ -125,14 +125,11 @@ def _shorten_after_pause(words: Sequence[Word], max_duration_s: float) -> list[W
     return [_with_times(first, max(0.0, end_s - max_duration_s), end_s), *others]
 
 
-def _without_overlaps(words: Iterable[Word], not_before_s: float) -> list[Word]:
-    """Return the words with each start moved to the end of the word before it, or later."""
-    ordered = []
-    for word in words:
-        start_s = max(word.start_s, not_before_s)
-        not_before_s = max(word.end_s, start_s)
-        ordered.append(_with_times(word, start_s, not_before_s))
-    return ordered
+def one_after_another(words: Sequence[Word], not_before_s: float) -> list[Word]:
+    """Return the words without overlaps, none before a time, each of the shortest duration or longer."""
+    if not words:
+        return []
+    return _fit_to_region(words, not_before_s, max(words[-1].end_s, not_before_s + len(words) * MIN_WORD_S))
 
 
 def _fit_to_segments(words: Sequence[Word], segments: Iterable[Segment], not_before_s: float) -> list[Word]:
