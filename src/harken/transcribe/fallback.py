@@ -53,10 +53,11 @@ def decode_with_fallback(
     """Decode windows at rising temperatures until their results pass the thresholds.
 
     Greedy text of `tiny` and `base` that is not sure is decoded again with beams, unless the options choose otherwise.
-    If every attempt fails, the most probable of the least repetitive ones is accepted. Each window is tried again by
-    itself, and the tokens of a failed attempt are the draft of the next. Each attempt has random numbers of its own, so
-    a result depends neither on the attempts before it nor on the windows beside it. Those that are tried once have the
-    attempts at the first temperature only.
+    The temperature rises no more once it has only made a text less probable (docs/decisions/fallback.md). If every
+    attempt fails, the most probable of the least repetitive ones is accepted. Each window is tried again by itself, and
+    the tokens of a failed attempt are the draft of the next. Each attempt has random numbers of its own, so a result
+    depends neither on the attempts before it nor on the windows beside it. Those that are tried once have the attempts
+    at the first temperature only.
 
     Returns
     -------
@@ -103,23 +104,23 @@ def decode_with_fallback(
             looks = attempt(unsure, second_look, number, None) if unsure else []
             for i, judged in zip(unsure, looks, strict=True):
                 attempts[i][-1:] = _surer_last(attempts[i][-1], judged)
-        failing = [
-            i
-            for i in failing
-            if attempts[i][-1].rejection is not None
-            and i not in tried_once
-            and not (number and _gets_worse(attempts[i], options))
-        ]
+        failing = [i for i in failing if i not in tried_once and _may_improve(attempts[i], options)]
         if not failing:
             break
     return [_select_attempt(window_attempts, options) for window_attempts in attempts], total
 
 
-def _gets_worse(attempts: Sequence[_Judged], options: TranscribeOptions) -> bool:
-    """Return whether the last attempt fails only by its log-probability, which was higher before."""
-    *before, last = [_failure_rank(decoded, options) for decoded, _ in attempts]
-    not_repetitive, _ = last
-    return not_repetitive and last <= max(before)
+def _may_improve(attempts: Sequence[_Judged], options: TranscribeOptions) -> bool:
+    """Return whether the last attempt failed, and a higher temperature may help.
+
+    It would not if the text, which does not repeat itself, was more probable at a lower one.
+    """
+    last, rejection = attempts[-1]
+    not_repetitive, _ = rank = _failure_rank(last, options)
+    lower = [
+        _failure_rank(decoded, options) for decoded, _ in attempts if decoded.temperature < last.temperature
+    ]
+    return rejection is not None and not (not_repetitive and lower and rank <= max(lower))
 
 
 def _is_unsure(greedy: _Judged, options: TranscribeOptions) -> bool:
