@@ -93,8 +93,10 @@ def check_events(events: Sequence[Event], fed_samples: int) -> list[Utterance]:
         for earlier, later in pairwise(utterance.interims):
             assert later.committed.startswith(earlier.committed)
             assert (later.committed, later.tentative) != (earlier.committed, earlier.tentative)
-        words = "".join(word.text for interim in utterance.interims for word in interim.words)
-        assert utterance.committed.endswith(words.lstrip())
+        words = [word for interim in utterance.interims for word in interim.words]
+        assert utterance.committed.endswith("".join(word.text for word in words).lstrip())
+        assert all(word.start_s < word.end_s for word in words)
+        assert all(one.end_s <= other.start_s for one, other in pairwise(words))
 
     segments = [event.segment for event in events if isinstance(event, FinalSegment)]
     assert [segment.index for segment in segments] == [*range(len(segments))]

@@ -341,14 +341,18 @@ def test_word_times_are_monotonic_with_attention_to_earlier_audio():
     assert (co.text, co.start_s, co.end_s) == (" co", 11.0, 11.2)
 
 
-@given(steps=st.lists(st.integers(0, 3), min_size=1, max_size=30), end=st.integers(0, 60))
-def test_every_word_has_a_time_of_its_own(steps, end):
+@given(
+    steps=st.lists(st.integers(0, 3), min_size=1, max_size=30), end=st.integers(0, 60), sent=st.integers(0, 15)
+)
+def test_every_word_has_a_time_of_its_own(steps, end, sent):
     """Even if all of them attend to one place, or to the silence behind the speech."""
     utterance = new_utterance(0)
     utterance.finalize(hypothesis(TOKENIZER.encode(" a" * 15)[: len(steps)], [0, *np.cumsum(steps)]))
     tokens = utterance.committed_until(START_FRAME + end)
     (segment,) = utterance.segments(tokens, with_words=True)
-    for words in (segment.words, utterance.words(tokens)):
+    first = utterance.words(tokens[:sent])
+    others = utterance.words(tokens[sent:], first[-1].end_s if first else 0.0)
+    for words in (segment.words, utterance.words(tokens), [*first, *others]):
         assert all(word.start_s < word.end_s for word in words)
         assert all(one.end_s <= other.start_s for one, other in pairwise(words))
 

@@ -357,6 +357,12 @@ def test_text_in_doubt_is_decoded_again_with_beams_and_the_more_probable_kept(li
     assert -1 < attempt(DOUBT, beam_size=1)[0].hypothesis.avg_logprob < -0.6
 
 
+def test_beams_less_probable_than_greedy_text_do_not_end_the_attempts():
+    decoded, tried, _ = attempt(IMPROBABLE, MORE_IMPROBABLE, GOOD, beam_size=None)
+    assert [each.temperature for each in tried] == [0, 0, 0.01]
+    assert decoded.text == FLUENT
+
+
 def test_larger_models_have_no_doubt(monkeypatch):
     monkeypatch.setattr(fallback, "MOST_LAYERS_IN_DOUBT", DIMS.n_audio_layer - 1)
     assert attempt(DOUBT, LESS_DOUBT, beam_size=None)[2].windows == 1
@@ -433,6 +439,14 @@ def test_silence_in_a_part_of_a_window_is_confirmed_with_the_whole(lines, text, 
         assert (accepted.temperature, accepted.reason) == (0, None)
         for each, reason in zip(failed, rejections or [], strict=True):
             assert (each.reason or "").endswith(f"{reason}, in the encoded part of the window")
+
+
+def test_text_that_fails_in_a_part_of_a_window_is_decoded_again_from_that_part():
+    backend = TranscriptBackend([UNSURE, HELLO])
+    options = {"beam_size": 1, "temperatures": (0.0, 0.01)}
+    (segment,) = work(backend, 0.25, encoded_length=SHORT_LENGTH, **options).segments()
+    assert (segment.text, [each.temperature for each in segment.attempts]) == ("hello", [0, 0.01])
+    assert [mel.shape[-1] for mel in backend.mels] == [16]
 
 
 # --- callbacks ----------------------------------------------------------------------------------------------

@@ -110,7 +110,10 @@ class Driver:
             self._push(shard)
 
     def run(self) -> None:
-        """Do all shards; it raises why rows cannot be written, or why no worker can load the model."""
+        """Do all shards.
+
+        An error is raised if rows cannot be written, or no worker can load the model.
+        """
         self._report(at_once=True)
         while self._queue or self._running:
             while self._queue and self._workers.n_free:

@@ -70,7 +70,7 @@ class FetchedFile(io.RawIOBase):
 
 
 class ReadAhead:
-    """Recordings that a thread fetches in their order, some ahead of those of `files` that have been asked for."""
+    """Recordings that a thread fetches in the order of `files`, some ahead of those that have been asked for."""
 
     def __init__(self, recordings: Sequence[BatchRecording]) -> None:
         self.files = [FetchedFile(recording, index, self) for index, recording in enumerate(recordings)]

@@ -106,7 +106,7 @@ class Weights(DerivedWeights):
     def check_unchanged(self) -> None:
         """Raise a `CheckpointError` if a file has changed since the checkpoint was opened.
 
-        Call this after weights have been read: they may be a mixture of two models.
+        Call this after weights have been read: what was read may be a mixture of two models.
         """
         for file in self.files:
             file.check_unchanged()

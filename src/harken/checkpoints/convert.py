@@ -23,7 +23,7 @@ from harken.types import Dims
 TARGETS = ("huggingface", "ctranslate2", "ggml")
 GGML_FILE = "ggml-model.bin"
 _FILES_OF_MODELS = ("model.bin", "model.safetensors", "config.json")
-"""Of which any folder of a model has one."""
+"""Those that are written."""
 
 
 def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Array) -> Path:
@@ -51,10 +51,10 @@ def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Arra
             f"{checkpoint.path}: its vocabulary has tokens of its own, of which a ggml file does not say which they "
             "are; allowed are huggingface and ctranslate2"
         )
-    for name in [GGML_FILE] if target == "ggml" else _FILES_OF_MODELS:
-        if (folder / name).exists():
-            raise OutputError(f"{folder}: holds {name} of a model; allowed is a folder without one")
     with wrap_os_errors(folder):
+        for name in [GGML_FILE] if target == "ggml" else _FILES_OF_MODELS:
+            if (folder / name).exists():
+                raise OutputError(f"{folder}: holds {name} of a model; allowed is a folder without one")
         folder.mkdir(parents=True, exist_ok=True)
     if target == "ggml":
         write_atomic(folder / GGML_FILE, ggml.serialize(dims, weights, tokenizer.text_bytes(), mel_filters))

@@ -277,6 +277,9 @@ def from_bfloat16(values: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
 
 def unpacked(packed: ByteArray, bits: int) -> ByteArray:
     """Return the codes of so many bits in rows of bytes, lowest bits first."""
+    if 8 % bits == 0:
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        return (packed[:, :, None] >> shifts & np.uint8((1 << bits) - 1)).reshape(len(packed), -1)
     flat = np.unpackbits(packed, axis=1, bitorder="little")
     return np.packbits(flat.reshape(len(packed), -1, bits), axis=2, bitorder="little")[:, :, 0]
 

@@ -192,7 +192,7 @@ def _vocabulary_source(checkpoint: Checkpoint) -> str:
 @adapter_option
 @download_option(section="Files")
 def convert_command(model: str, folder: Path, target: str, adapter: Any, download: bool) -> None:
-    """Write MODEL in another format into FOLDER, with weights in float16.
+    """Write MODEL in another format, with weights in float16, into FOLDER, which holds no model yet.
 
     MODEL is a name or a path, of any format that harken reads; adapters are merged into it.
     """

@@ -79,8 +79,8 @@ class Cue:
 class CueMaker:
     """Incremental maker of cues from segments; no cue has words of two main speakers.
 
-    Before the first line of each stands `label` of its speaker, as far as it can be seen; unless it `breaks_lines`, all
-    words of a cue are on one line.
+    `label` returns the visible text that is put before the first line of a cue, by its speaker; without `breaks_lines`
+    all words of a cue are on one line.
     """
 
     def __init__(self, layout: Layout, label: Callable[[str], str], *, breaks_lines: bool = True) -> None:

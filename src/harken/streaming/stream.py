@@ -125,7 +125,7 @@ class Stream:
         self._following: ActiveUtterance | None = None  # which begins where one was split
         self._turn_frame: int | None = None  # of the first part of an utterance whose final waits for the last
         self._shown_text: tuple[str, str] = ("", "")
-        self._shown_tokens = 0
+        self._shown_tokens, self._shown_words_end_s = 0, 0.0
         self._context_tokens: tuple[int, ...] = ()
         self._languages: LanguageProbabilities = {}  # of the stream so far
         self._n_segments = 0
@@ -331,6 +331,8 @@ class Stream:
         previous_text, self._shown_text = self._shown_text, (committed, tentative)
         if self._shown_text != previous_text:
             new_tokens, self._shown_tokens = utterance.committed[self._shown_tokens :], len(utterance.committed)
+            words = utterance.words(new_tokens, self._shown_words_end_s)
+            self._shown_words_end_s = words[-1].end_s if words else self._shown_words_end_s
             self._emit(
                 Interim,
                 (utterance.audio.start_frame + utterance.audio.heard_frames) / FRAMES_PER_SECOND,
@@ -339,7 +341,7 @@ class Stream:
                 tentative=tentative,
                 words=tuple(
                     replace(word, text=self._replacements.in_script(word.text, utterance.language))
-                    for word in utterance.words(new_tokens)
+                    for word in words
                 ),
             )
 

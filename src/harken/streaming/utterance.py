@@ -292,9 +292,9 @@ class ActiveUtterance:
         score, _ = score_hallucination(features)
         return score >= threshold
 
-    def words(self, tokens: Sequence[TimedToken]) -> list[Word]:
-        """Return the words of some tokens, with the punctuation after them and times in the stream."""
-        return [word for word, _ in self._timed_words(tokens)]
+    def words(self, tokens: Sequence[TimedToken], not_before_s: float = 0.0) -> list[Word]:
+        """Return the words of some tokens, with the punctuation after them and times in the stream, none too early."""
+        return [word for word, _ in self._timed_words(tokens, not_before_s)]
 
     def segments(self, tokens: Sequence[TimedToken], *, with_words: bool) -> list[Segment]:
         """Return the sentences of some tokens as segments, with times in the stream."""
@@ -324,11 +324,13 @@ class ActiveUtterance:
             language=self.language,
         )
 
-    def _timed_words(self, tokens: Sequence[TimedToken]) -> Iterator[tuple[Word, list[TimedToken]]]:
+    def _timed_words(
+        self, tokens: Sequence[TimedToken], not_before_s: float = 0.0
+    ) -> Iterator[tuple[Word, list[TimedToken]]]:
         """Yield the words of some tokens, each with its tokens and a time of its own."""
         groups = self._group_by_word(tokens)
         words = [*map(self._word, groups)]
-        not_before_s = self.audio.start_frame / FRAMES_PER_SECOND
+        not_before_s = max(not_before_s, self.audio.start_frame / FRAMES_PER_SECOND)
         return zip(one_after_another(words, not_before_s), groups, strict=True)
 
     def _word(self, tokens: Sequence[TimedToken]) -> Word:

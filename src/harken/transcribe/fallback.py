@@ -53,7 +53,7 @@ def decode_with_fallback(
     """Decode windows at rising temperatures until their results pass the thresholds.
 
     Greedy text of `tiny` and `base` that is not sure is decoded again with beams, unless the options choose otherwise.
-    The temperature rises no more once it has only made a text less probable (docs/decisions/fallback.md). If every
+    The temperature rises no more once it has made a text no more probable (docs/decisions/fallback.md). If every
     attempt fails, the most probable of the least repetitive ones is accepted. Each window is tried again by itself, and
     the tokens of a failed attempt are the draft of the next. Each attempt has random numbers of its own, so a result
     depends neither on the attempts before it nor on the windows beside it. Those that are tried once have the attempts
@@ -113,7 +113,7 @@ def decode_with_fallback(
 def _may_improve(attempts: Sequence[_Judged], options: TranscribeOptions) -> bool:
     """Return whether the last attempt failed, and a higher temperature may help.
 
-    It would not if the text, which does not repeat itself, was more probable at a lower one.
+    It would not if the text, which does not repeat itself, was as probable at a lower one.
     """
     last, rejection = attempts[-1]
     not_repetitive, _ = rank = _failure_rank(last, options)

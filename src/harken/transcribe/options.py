@@ -96,7 +96,7 @@ class TranscribeOptions:
     best_of: int = _decoding(5, "Samples drawn at each temperature above 0.", low=1, high=64)
     temperatures: tuple[float, ...] = _decoding(
         (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
-        "Temperatures to try in turn until a text passes the three thresholds, or is less probable than before.",
+        "Temperatures to try in turn until a text passes the three thresholds, or is no more probable than before.",
         low=0,
         high=10,
         allowed=TEMPERATURES,

@@ -126,7 +126,10 @@ def _shorten_after_pause(words: Sequence[Word], max_duration_s: float) -> list[W
 
 
 def one_after_another(words: Sequence[Word], not_before_s: float) -> list[Word]:
-    """Return the words without overlaps, none before a time, each of the shortest duration or longer."""
+    """Return the words without overlaps, none before a time, each of the shortest duration or longer.
+
+    Many behind the last one's end are moved as far behind it as they need.
+    """
     if not words:
         return []
     return _fit_to_region(words, not_before_s, max(words[-1].end_s, not_before_s + len(words) * MIN_WORD_S))
