@@ -194,7 +194,7 @@ class Checkpoint:
     weights: Weights  # read on access
     vocabulary: Vocabulary
     alignment_heads: AlignmentHeads | None  # None if neither the file nor the published tables name them
-    path: Path  # of the file that was opened
+    path: Path  # the file, or the directory, that was opened
     format: Format
     stored_dtypes: tuple[str, ...]  # of its weights, that of most values first: "float16", "int8", "q5_0" ...
     # Where they are stored: `encoder_digest` of the model that a decoder without an encoder was made from, and the
