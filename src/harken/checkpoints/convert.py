@@ -23,7 +23,7 @@ from harken.types import Dims
 TARGETS = ("huggingface", "ctranslate2", "ggml")
 GGML_FILE = "ggml-model.bin"
 _FILES_OF_MODELS = ("model.bin", "model.safetensors", "config.json")
-"""Those that are written."""
+"""Weights and configurations of the two formats that are folders."""
 
 
 def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Array) -> Path:

@@ -236,9 +236,9 @@ class HypothesisStore:
         """Describe which recordings have no hypothesis, and which hypotheses no recording; empty if none is lacking."""
         names = dict.fromkeys(entry.name for entry in entries)
         lacking = [name for name in names if name not in self.by_name]
-        others = [name for name in self.by_name if name not in names]
         if not lacking:
             return ""
+        others = [name for name in self.by_name if name not in names]
         text = f"lacks {len(lacking)} of {len(names)} recordings, the first is {lacking[0]}"
         return text + (f"; it names {len(others)} not among them, the first is {others[0]}" if others else "")
 

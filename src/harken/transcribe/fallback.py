@@ -116,11 +116,11 @@ def _may_improve(attempts: Sequence[_Judged], options: TranscribeOptions) -> boo
     It would not if the text, which does not repeat itself, was as probable at a lower one.
     """
     last, rejection = attempts[-1]
+    if rejection is None:
+        return False
+    lower = [decoded for decoded, _ in attempts if decoded.temperature < last.temperature]
     not_repetitive, _ = rank = _failure_rank(last, options)
-    lower = [
-        _failure_rank(decoded, options) for decoded, _ in attempts if decoded.temperature < last.temperature
-    ]
-    return rejection is not None and not (not_repetitive and lower and rank <= max(lower))
+    return not (not_repetitive and any(rank <= _failure_rank(decoded, options) for decoded in lower))
 
 
 def _is_unsure(greedy: _Judged, options: TranscribeOptions) -> bool:
