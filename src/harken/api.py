@@ -636,11 +636,12 @@ class Recognizer:
         cost = UpdateCost()
         if clock:
             run_update = partial(synthetic_update, self.backend, self.tokenizer, count)
-            kept_cost = self._costs.pop(count, None)
-            cost = kept_cost or measure_update_cost(run_update, clock)
+            cost = self._costs.get(count) or measure_update_cost(run_update, clock)
         planner = LatencyPlanner(cost=cost, options=stream_options, min_speech_s=options.vad_min_speech_s)
         plan = planner.choose()
-        if clock and not plan.level:  # else measured again by the next session: the machine may be free by then
+        if plan.level:  # measured again by the next session: the machine may be free by then
+            self._costs.pop(count, None)
+        elif clock:
             self._costs[count] = cost
         begin_diarization = partial(diarizer.begin_live, speaker_delay) if diarizer else None
         return LiveSessions(ModelWorker(window_decoder), stream_options, plan, begin_diarization)

@@ -176,6 +176,15 @@ def test_first_non_finite_sample_is_located(name, value, tmp_path):
     assert len(got) == pytest.approx(1.25 * SAMPLE_RATE, abs=1_100)
 
 
+def test_samples_of_an_array_before_one_that_is_not_finite_are_given():
+    samples = tone(2.0).astype(np.float32)
+    samples[round(1.25 * SAMPLE_RATE)] = np.nan
+    got, error = decode_until_error(samples)
+    assert error == f"<array>: at 1.25 s: {NOT_FINITE}"
+    assert np.array_equal(got, samples[: len(got)])
+    assert len(got) == 1.25 * SAMPLE_RATE
+
+
 def test_read_error_in_the_middle_is_located():
     failing = Failing(wav_bytes((tone(10.0) * 32767).astype("<i2")))
     failing.from_byte = 100_001

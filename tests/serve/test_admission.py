@@ -59,6 +59,18 @@ def test_before_any_is_measured_their_plan_tells_the_cost():
             pass
 
 
+def test_short_streams_are_measured_together():
+    admission = make_admission(max_load=0.5)
+    for _ in range(2):
+        with admission.stream() as short:
+            admission.record_live(short, service_s=0.3, audio_s=3.0, planned_load=0.4)
+    with ExitStack() as streams:
+        for _ in range(5):
+            streams.enter_context(admission.stream())
+        with pytest.raises(RequestError, match=r"need 50%.* about 10%"), admission.stream():
+            pass
+
+
 def test_the_first_stream_is_always_taken_and_one_that_has_ended_is_not_recorded():
     admission = make_admission()
     with admission.stream() as ended:

@@ -416,6 +416,7 @@ async def test_a_turn_that_is_longer_than_a_recording_may_be_ends_the_session(st
     client.send(MANUAL)
     client.say(int(10 * LIMIT_S) + 10)
     assert await closed(client) == (["audio_too_long"], 1009)
+    assert client.messages[-1]["error"]["param"] == "audio"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="stands for a full disk")

@@ -159,13 +159,20 @@ def test_sigterm_brings_the_last_words_and_finishes_files_and_the_log_keeps_secr
             writer.write(b"POST /asr HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
             assert (await reader.read()).startswith(b"HTTP/1.1 400")
             writer.close()
+            reader, unfinished = await asyncio.open_connection(host, port)
+            unfinished.write(
+                b"POST /asr HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nand no more"
+            )
+            assert (await reader.readline()).startswith(b"HTTP/1.1 401")
             process.send_signal(signal.SIGTERM)
             finals = ""
             with suppress(ConnectionClosedError):
                 async for message in live:
                     finals += json.loads(message).get("segment", {}).get("text", "")
             assert live.close_code == 1012
-            return finals, (await reply).json()["text"]
+            text = (await reply).json()["text"]
+            unfinished.close()
+            return finals, text
 
     with serve("--log-format", "json") as (address, process):
         finals, text = asyncio.run(run(address, process))

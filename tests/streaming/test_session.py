@@ -368,6 +368,8 @@ def test_next_session_is_measured_again_if_the_machine_was_busy():
     assert recognizer.stream(delay="2000", **options).plan.level == 0
     backend.encode_s = 5.0
     calls = backend.calls
+    with pytest.raises(OptionError, match="delay='1': "):
+        recognizer.stream(delay="1", **options)
     assert recognizer.stream(delay="low", **options).plan.level == 0
     assert backend.calls == calls, "what was measured on a machine that keeps up is kept"
 
@@ -390,6 +392,9 @@ def test_invalid_samples_are_refused_and_the_session_goes_on():
         with pytest.raises(AudioError, match=message) as error:
             session.feed(samples)
         assert "\n" not in str(error.value)
+    for waited_s in ("1", None, np.nan, np.inf):
+        with pytest.raises(OptionError, match=r"waited_s=.*: allowed is a.* number"):
+            session.feed(SENTENCE.samples, waited_s=waited_s)
     assert events + session.feed(SENTENCE.samples[half:]) + session.close() == events_of(SENTENCE)
 
 

@@ -187,17 +187,22 @@ def _array_blocks(samples: NDArray[Any], block_samples: int) -> Iterator[NDArray
         raise AudioError("<array>: holds no audio samples")
     for start in range(0, len(samples), block_samples):
         block = samples[start : start + block_samples]
-        yield _to_float(block) if block.dtype == np.int16 else _checked_floats(block, start)
+        if block.dtype == np.int16:
+            yield _to_float(block)
+            continue
+        finite = np.isfinite(block)
+        n_finite = len(block) if finite.all() else int(np.argmin(finite))
+        if n_finite:
+            yield _checked_floats(block[:n_finite], start)
+        if n_finite < len(block):
+            raise AudioError(f"<array>: at {(start + n_finite) / SAMPLE_RATE:.2f} s: {NOT_FINITE}")
 
 
 def _checked_floats(block: NDArray[Any], start: int) -> NDArray[np.float32]:
-    """Return floats as float32, a few wild ones as 1 or -1; refuse what is in another scale."""
-    low, high = float(block.min()), float(block.max())  # NaN if a sample is
+    """Return finite floats as float32, a few wild ones as 1 or -1; refuse what is in another scale."""
+    low, high = float(block.min()), float(block.max())
     if low >= -_LOUDEST and high <= _LOUDEST:
         return _to_float(block)
-    finite = np.isfinite(block)
-    if not finite.all():
-        raise AudioError(f"<array>: at {(start + int(np.argmin(finite))) / SAMPLE_RATE:.2f} s: {NOT_FINITE}")
     wild = (block > _LOUDEST) | (block < -_LOUDEST)
     if np.count_nonzero(wild) > max(_MAX_WILD_SAMPLES, _MAX_WILD_SHARE * len(block)):
         raise AudioError(

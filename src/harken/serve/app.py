@@ -79,6 +79,7 @@ def make_app(service: Service) -> Starlette:
         tickets=tickets,
         answer_error=answer_error,
         on_response=service.metrics.record_response,
+        until_drained=service.until_drained,
     )
     app = Starlette(
         routes=[

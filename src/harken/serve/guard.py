@@ -106,6 +106,8 @@ class Guard:
         Returns the response with an error, by the path of the request; by default that of OpenAI's API.
     on_response : callable
         Called with the route, the status and the seconds of every response.
+    until_drained : callable
+        Makes of a function that receives a body one that raises `RequestError` once the server is to end.
     """
 
     def __init__(
@@ -115,9 +117,10 @@ class Guard:
         tickets: Tickets,
         answer_error: Callable[[str, RequestError], Response] = lambda path, problem: json_error(problem),
         on_response: Callable[[str, int, float], None] = lambda route, status, seconds: None,
+        until_drained: Callable[[Receive], Receive] = lambda receive: receive,
     ) -> None:
         self._app, self._options, self._tickets, self._on_response = app, options, tickets, on_response
-        self._answer_error = answer_error
+        self._answer_error, self._until_drained = answer_error, until_drained
         self._key_digests = [_digest(key) for key in options.api_key]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,7 +128,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        request = _LoggedRequest(scope, headers, receive, send, self._allowed_origin(headers))
+        origin = self._allowed_origin(headers)
+        request = _LoggedRequest(scope, headers, receive, send, origin, self._until_drained)
         try:
             self._check(scope, headers)
             if _is_preflight(scope, headers):
@@ -195,10 +199,16 @@ class _LoggedRequest:
     """The sending of a response, with the number of its request, and the line about it in the log."""
 
     def __init__(
-        self, scope: Scope, headers: Headers, receive: Receive, send: Send, origin: str | None
+        self,
+        scope: Scope,
+        headers: Headers,
+        receive: Receive,
+        send: Send,
+        origin: str | None,
+        until_drained: Callable[[Receive], Receive],
     ) -> None:
         self._scope, self._headers, self._origin = scope, headers, origin
-        self._receive, self._send = receive, send
+        self._receive, self._send, self._until_drained = receive, send, until_drained
         self._is_unread = scope["type"] == "http" and bool(BODY_HEADERS & {*headers})
         self._id = f"req_{uuid4().hex}"
         self._start_s = monotonic()
@@ -242,10 +252,11 @@ class _LoggedRequest:
 
         A connection that is closed on what nobody has read is reset, and the response may be lost.
         """
-        with suppress(TimeoutError):
+        receive = self._until_drained(self.receive)
+        with suppress(TimeoutError, RequestError):
             async with asyncio.timeout(LINGER_S):
                 while self._is_unread:
-                    await self.receive()
+                    await receive()
 
     def finish(self) -> tuple[str, int, float]:
         """Write the line of the log; return the route, the status and the seconds."""

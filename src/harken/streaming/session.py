@@ -15,6 +15,7 @@ from harken.audio import stream_audio
 from harken.contract import Floats
 from harken.decoding import DecodeStats
 from harken.errors import AudioError, HarkenError, refuse_pickling
+from harken.option_types import checked_value
 from harken.results import Segment
 from harken.speakers.attribution import SpeakerAttribution
 from harken.speakers.live import LiveDiarization
@@ -83,6 +84,8 @@ class LiveSession:
         AudioError
             If they are of another dtype or shape, not finite, or obviously in another scale, as `stream_audio` says;
             the session goes on without them.
+        OptionError
+            If `waited_s` is no finite number; the session goes on without the samples.
         HarkenError
             If the session is closed, or in use: by another thread, or by the call that this one came from; or if it
             cannot go on.
@@ -192,7 +195,7 @@ class LiveSessions:
 
         Raises
         ------
-        AudioError
+        AudioError, OptionError
             As for `LiveSession.feed`; then no stream takes its samples.
         HarkenError
             If a stream is not open, or the streams are in use, or one cannot go on, as for `LiveSession.feed`: what
@@ -201,9 +204,10 @@ class LiveSessions:
         with self._turn():
             streams = {name: self._stream_named(name) for name in samples}
             blocks = {name: checked_samples(block) for name, block in samples.items()}
+            waits_s = {name: checked_value("waited_s", waited_s.get(name, 0.0), float) for name in streams}
             with _whole_call(streams.values()):
                 self._worker.run(
-                    [each.stream.feed(blocks[name], waited_s.get(name, 0.0)) for name, each in streams.items()]
+                    [each.stream.feed(blocks[name], waits_s[name]) for name, each in streams.items()]
                 )
                 return {name: each.pop_events(blocks[name]) for name, each in streams.items()}
 

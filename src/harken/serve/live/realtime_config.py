@@ -174,11 +174,12 @@ def updated_config(config: SessionConfig, session: Any) -> SessionConfig:
 
 
 def option_paths(session: Any) -> Mapping[str, str]:
-    """Return the dotted paths of a format, a model and the engine's options, in the shape of an update."""
+    """Return the names that a client knows: of a recording, and the dotted paths of a format, a model and the engine's
+    options, in the shape of an update."""
     is_beta = isinstance(session, dict) and any(key.startswith("input_audio") for key in session)
     inputs, turns = ("session.input_audio_", "session.") if is_beta else ("session.audio.input.",) * 2
     return (
-        {"format": f"{inputs}format"}
+        {"format": f"{inputs}format", "file": "audio"}
         | {option: f"{inputs}transcription.{name}" for option, name in TRANSCRIPTION_OPTIONS.items()}
         | {option: f"{turns}turn_detection.{name}" for option, name in TURN_OPTIONS.items()}
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from harken.serve.errors import busy
 
 MIN_MEASURED_S = 5.0
-"""Seconds of a stream before its cost is taken as measured."""
+"""Seconds of a stream, or of several that were shorter, before their cost is taken as measured."""
 RETRY_STREAM_S = 10.0
 MAX_UPLOADS = 32
 """Files to receive at the same time: each may take as much of the disk as is allowed."""
@@ -44,6 +44,7 @@ class Admission:
         self._streams: set[LiveCost] = set()
         self._n_uploads = 0
         self._usual_load = 0.0
+        self._short = LiveCost()  # of streams that have ended before theirs was measured
         self._real_time_factor = FIRST_REAL_TIME_FACTOR
 
     @property
@@ -113,6 +114,8 @@ class Admission:
             yield cost
         finally:
             self._streams.remove(cost)
+            if cost.audio_s < MIN_MEASURED_S:
+                self._add_short(cost)
 
     def record_live(
         self, cost: LiveCost, service_s: float, audio_s: float, *, planned_load: float = 0.0
@@ -125,6 +128,13 @@ class Admission:
         if audio_s >= MIN_MEASURED_S:
             measured = service_s / audio_s
             self._usual_load = 0.9 * self._usual_load + 0.1 * measured if self._usual_load else measured
+
+    def _add_short(self, cost: LiveCost) -> None:
+        self._short.service_s += cost.service_s
+        self._short.audio_s += cost.audio_s
+        if self._short.audio_s >= MIN_MEASURED_S:
+            self._usual_load = self._short.service_s / self._short.audio_s
+            self._short = LiveCost()
 
     def record_file(self, service_s: float, audio_s: float) -> None:
         """Record what a file has cost, from any thread."""
