@@ -303,6 +303,22 @@ def test_lrc_karaoke_has_a_time_before_each_word():
     assert shown_longer == "[00:01.00]<00:01.00>Yes.<00:01.50>\n"
 
 
+def test_times_of_words_end_with_a_cue_that_ends_before_them():
+    brief = [
+        (0.0, 0.2, " What"),
+        (0.2, 0.22, " do"),
+        (0.22, 0.24, " you"),
+        (0.24, 0.26, " say?"),
+        (0.26, 1.0, " Yes."),
+    ]
+    shown = {"max_words_per_line": 4, "min_gap_s": 0.08}
+    tags = re.findall(r"<(\d\d:\d\d\.\d\d)>", written("lrc", spoken(*brief), karaoke=True, **shown))
+    assert tags == sorted(tags)
+    for event in events(written("ass", spoken(*brief), karaoke=True, **shown)):
+        start, end = (round(100 * float(clock)) for clock in re.findall(r"0:00:(\d\d\.\d\d)", event))
+        assert sum(map(int, re.findall(r"k(\d+)}", event))) <= end - start
+
+
 def test_lrc_joins_lines_and_has_no_tags_of_the_text():
     assert written("lrc", spoken((1.0, 2.0, " [00:05.00] la"))) == "[00:01.00] [00:05.00] la\n"
     odd = written("lrc", spoken((0.0, 1.0, " <00:05.00>la")), karaoke=True)

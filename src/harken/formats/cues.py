@@ -153,12 +153,13 @@ def _cues_of_segment(segment: Segment, words: Sequence[Word]) -> Iterator[Cue]:
 
 
 def _cue(words: Sequence[Word], line_starts: Container[int], end_s: float, speaker: str) -> Cue:
-    """Return a cue of words, of which some begin a line."""
+    """Return a cue of words, of which some begin a line; what they last longer than the cue is cut off."""
 
-    def shown_text(index: int, text: str) -> str:
-        return ("\n" if index else "") + text.lstrip() if index in line_starts else text
+    def shown_word(index: int, word: Word) -> Word:
+        text = ("\n" if index else "") + word.text.lstrip() if index in line_starts else word.text
+        return replace(word, text=text, start_s=min(word.start_s, end_s), end_s=min(word.end_s, end_s))
 
-    shown = tuple(replace(word, text=shown_text(index, word.text)) for index, word in enumerate(words))
+    shown = tuple(shown_word(index, word) for index, word in enumerate(words))
     text = without_blank_lines("".join(word.text for word in shown))
     return Cue(start_s=words[0].start_s, end_s=end_s, text=text, words=shown, speaker=speaker)
 

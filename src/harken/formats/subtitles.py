@@ -104,7 +104,7 @@ def _underline_words(cue: Cue) -> Iterator[Cue]:
         if to_milliseconds(last_s) < to_milliseconds(word.start_s):
             yield replace(cue, start_s=last_s, end_s=word.start_s)
         text = "".join([*texts[:i], _tagged(word, "<u>", "</u>"), *texts[i + 1 :]])
-        last_s = min(word.end_s, max(cue.end_s, word.start_s))
+        last_s = word.end_s
         yield replace(cue, start_s=word.start_s, end_s=last_s, text=text)
     if to_milliseconds(last_s) < to_milliseconds(cue.end_s):
         yield replace(cue, start_s=last_s)
@@ -164,8 +164,8 @@ def _lrc_karaoke(cue: Cue) -> Iterator[Cue]:
     """Insert a time before every word and after the last ("enhanced" lrc, the A2 extension)."""
     words = [replace(word, text=re.sub(r"<(?=\d)", "< ", word.text)) for word in cue.words]
     marked = [_tagged(word, f"<{_lrc_clock(word.start_s)}>") for word in words]
-    end_s = min(words[-1].end_s, cue.end_s)  # a cue may stay longer, to be read
-    yield replace(cue, text=f"{''.join(marked)}<{_lrc_clock(end_s)}>")
+    end = _lrc_clock(words[-1].end_s)  # the cue may stay longer, to be read
+    yield replace(cue, text=f"{''.join(marked)}<{end}>")
 
 
 def _lrc_clock(seconds: float) -> str:
