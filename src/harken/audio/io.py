@@ -189,27 +189,28 @@ def _array_blocks(samples: NDArray[Any], block_samples: int) -> Iterator[NDArray
         block = samples[start : start + block_samples]
         if block.dtype == np.int16:
             yield _to_float(block)
-            continue
-        finite = np.isfinite(block)
-        n_finite = len(block) if finite.all() else int(np.argmin(finite))
-        if n_finite:
-            yield _checked_floats(block[:n_finite], start)
-        if n_finite < len(block):
-            raise AudioError(f"<array>: at {(start + n_finite) / SAMPLE_RATE:.2f} s: {NOT_FINITE}")
+        else:
+            yield from _checked_floats(block, start)
 
 
-def _checked_floats(block: NDArray[Any], start: int) -> NDArray[np.float32]:
-    """Return finite floats as float32, a few wild ones as 1 or -1; refuse what is in another scale."""
-    low, high = float(block.min()), float(block.max())
+def _checked_floats(block: NDArray[Any], start: int) -> Iterator[NDArray[np.float32]]:
+    """Yield floats up to the first that is not finite, a few wild ones as 1 or -1; refuse what is in another scale."""
+    low, high = float(block.min()), float(block.max())  # NaN if a sample is
     if low >= -_LOUDEST and high <= _LOUDEST:
-        return _to_float(block)
+        yield _to_float(block)
+        return
+    finite = np.isfinite(block)
+    if not finite.all():
+        if n_finite := int(np.argmin(finite)):
+            yield from _checked_floats(block[:n_finite], start)
+        raise AudioError(f"<array>: at {(start + n_finite) / SAMPLE_RATE:.2f} s: {NOT_FINITE}")
     wild = (block > _LOUDEST) | (block < -_LOUDEST)
     if np.count_nonzero(wild) > max(_MAX_WILD_SAMPLES, _MAX_WILD_SHARE * len(block)):
         raise AudioError(
             f"<array>: at {(start + int(np.argmax(wild))) / SAMPLE_RATE:.2f} s: samples as large as "
             f"{max(-low, high):g}; allowed are floats in [-1, 1] (divide 16-bit values by 32768, or give them as int16)"
         )
-    return _to_float(np.where(wild, np.sign(block), block))
+    yield _to_float(np.where(wild, np.sign(block), block))
 
 
 def _join_chunks(chunks: Iterator[NDArray[np.int16]], block_samples: int) -> Iterator[NDArray[np.int16]]:

@@ -174,8 +174,7 @@ def updated_config(config: SessionConfig, session: Any) -> SessionConfig:
 
 
 def option_paths(session: Any) -> Mapping[str, str]:
-    """Return the names that a client knows: of a recording, and the dotted paths of a format, a model and the engine's
-    options, in the shape of an update."""
+    """Return a client's names of a recording, a format, a model and options: dotted paths in the shape of an update."""
     is_beta = isinstance(session, dict) and any(key.startswith("input_audio") for key in session)
     inputs, turns = ("session.input_audio_", "session.") if is_beta else ("session.audio.input.",) * 2
     return (

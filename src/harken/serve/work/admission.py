@@ -129,17 +129,17 @@ class Admission:
             measured = service_s / audio_s
             self._usual_load = 0.9 * self._usual_load + 0.1 * measured if self._usual_load else measured
 
+    def record_file(self, service_s: float, audio_s: float) -> None:
+        """Record what a file has cost, from any thread."""
+        if audio_s:
+            self._real_time_factor = 0.8 * self._real_time_factor + 0.2 * service_s / audio_s
+
     def _add_short(self, cost: LiveCost) -> None:
         self._short.service_s += cost.service_s
         self._short.audio_s += cost.audio_s
         if self._short.audio_s >= MIN_MEASURED_S:
             self._usual_load = self._short.service_s / self._short.audio_s
             self._short = LiveCost()
-
-    def record_file(self, service_s: float, audio_s: float) -> None:
-        """Record what a file has cost, from any thread."""
-        if audio_s:
-            self._real_time_factor = 0.8 * self._real_time_factor + 0.2 * service_s / audio_s
 
     def _load_of(self, cost: LiveCost) -> float:
         measured = cost.audio_s >= MIN_MEASURED_S
