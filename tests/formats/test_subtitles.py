@@ -50,6 +50,15 @@ def test_highlighted_words_equal_those_of_openai_whisper():
     assert all(end <= start for (_, end, _), (start, _, _) in pairwise(shown))
 
 
+def test_a_word_without_a_length_is_shown_but_never_highlighted():
+    oh, well, so = (0.0, 0.0, " Oh"), (0.0, 0.5, " well"), (0.5, 0.5, " so.")
+    for rules in ({}, {"subtitle_style": "plain"}):
+        shown = cues(spoken(oh, well, so), highlight_words=True, **rules)
+        assert shown[0] == (0, 500, "Oh <u>well</u> so.")
+        assert all(end <= start for (_, end, _), (start, _, _) in pairwise(shown))
+        assert [text for _, _, text in cues(spoken(oh), highlight_words=True, **rules)] == ["Oh"]
+
+
 def said(text, *, letters_s=14.0, start_s=0.0, pause_s=0.5):
     """Return words that are said at a speed, with a pause after each sentence."""
     spans = []

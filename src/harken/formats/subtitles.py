@@ -101,12 +101,14 @@ def _underline_words(cue: Cue) -> Iterator[Cue]:
     texts = [word.text for word in cue.words]
     last_s = cue.start_s
     for i, word in enumerate(cue.words):
+        if to_milliseconds(word.start_s) == to_milliseconds(word.end_s):
+            continue  # the cues beside it have its text
         if to_milliseconds(last_s) < to_milliseconds(word.start_s):
             yield replace(cue, start_s=last_s, end_s=word.start_s)
         text = "".join([*texts[:i], _tagged(word, "<u>", "</u>"), *texts[i + 1 :]])
         last_s = word.end_s
         yield replace(cue, start_s=word.start_s, end_s=last_s, text=text)
-    if to_milliseconds(last_s) < to_milliseconds(cue.end_s):
+    if last_s == cue.start_s or to_milliseconds(last_s) < to_milliseconds(cue.end_s):
         yield replace(cue, start_s=last_s)
 
 

@@ -94,6 +94,23 @@ def uncovered_spans(
     ]
 
 
+def beside_words(
+    unwritten: Iterable[UnwrittenSpeech], segments: Iterable[Segment]
+) -> Iterator[UnwrittenSpeech]:
+    """Yield what is left of speech without words beside the words of segments, where that is enough speech.
+
+    The times of words, if there are any, are more exact than the positions that tokens attend to most.
+    """
+    words = [word for segment in segments for word in segment.words]
+    for speech in unwritten:
+        inside = [word for word in words if word.start_s < speech.end_s and word.end_s > speech.start_s]
+        starts = [speech.start_s, *(word.end_s for word in inside)]
+        ends = [*(word.start_s for word in inside), speech.end_s]
+        for start_s, end_s in zip(starts, ends, strict=True):
+            if not inside or end_s - start_s >= MIN_SPEECH_FRAMES / FRAMES_PER_SECOND:
+                yield replace(speech, start_s=start_s, end_s=end_s)
+
+
 def _divide_at(
     spans: Iterable[FrameSpan],
     speech: FrameSpan,
@@ -105,7 +122,8 @@ def _divide_at(
     """Return uncovered stretches with the place of each in the text: where fewest words are on its wrong side.
 
     It is where a word begins in that language. If a place between two segments is as good as any, it is taken. Gaps
-    without text between them are one, and one without text before or behind it has all the speech there.
+    without text between them are one, and one without text before or behind it has the speech there, if no more than a
+    word attends to what separates them.
     """
     bounds = {0, *(segment.behind for segment in token_segments)}
     places = {*bounds, *_word_starts(token_segments, tokenizer, language)}
@@ -119,9 +137,11 @@ def _divide_at(
 
         earliest = gaps[-1].next_token if gaps else 0
         place = min((p for p in places if p >= earliest), key=badness)
-        if place == earliest:
+        if place == earliest and start - (gaps[-1].end if gaps else speech[0]) <= 2 * WORD_REACH_FRAMES:
             start = gaps.pop().start if gaps else min(start, speech[0])
-        gaps.append(SpeechGap(start, max(end, speech[1]) if place == max(places) else end, place))
+        if place == max(places) and speech[1] - end <= 2 * WORD_REACH_FRAMES:
+            end = max(end, speech[1])
+        gaps.append(SpeechGap(start, end, place))
     return gaps
 
 

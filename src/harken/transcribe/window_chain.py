@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harken.results import Segment, UnwrittenSpeech
-from harken.transcribe.gap_filling import GapFilling
+from harken.transcribe.gap_filling import GapFilling, beside_words
 from harken.transcribe.language_id import LanguageProbabilities
 from harken.transcribe.options import Callbacks
 from harken.transcribe.window_decoder import (
@@ -301,7 +301,7 @@ class WindowChain:
             previous_tokens=previous_tokens,
             last_speech_s=last_speech_s,
             draft_tokens=draft_tokens,
-            unwritten=tuple(filling.unwritten),
+            unwritten=tuple(beside_words(filling.unwritten, [segment for segment, _ in segments])),
         )
 
     def _text_before_next(
