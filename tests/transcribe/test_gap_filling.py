@@ -211,13 +211,8 @@ class TestReporting:
         assert [segment.text for segment in stretched.segments] == [" one two"]
 
     def test_no_word_stands_in_speech_reported_as_without_words(self):
-        # Letters of both words attend to 0.14 and 0.2 s, so both stretches without words come before the text.
-        attended = (0, 7, 7, 19, 19, 10, 10, 19, 19, 20)
-        apart = window_text(0, " one two", 20, attended=attended)
-        plain, _ = transcribe(apart, UNSURE, UNSURE)
-        assert [(each.start_s, each.end_s) for each in plain.unwritten] == [(0, 0.12), (0.22, 0.36)]
-        for first in (apart, STRETCHED, JUMP):
-            transcript, _ = transcribe(first, UNSURE, UNSURE, word_timestamps=True)
+        for first in (STRETCHED, JUMP):
+            transcript, _ = transcribe(first, UNSURE, word_timestamps=True)
             for word in (word for segment in transcript.segments for word in segment.words):
                 assert not any(
                     word.start_s < each.end_s and each.start_s < word.end_s for each in transcript.unwritten

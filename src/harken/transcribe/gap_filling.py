@@ -122,8 +122,7 @@ def _divide_at(
     """Return uncovered stretches with the place of each in the text: where fewest words are on its wrong side.
 
     It is where a word begins in that language. If a place between two segments is as good as any, it is taken. Gaps
-    without text between them are one, and one without text before or behind it has the speech there, if no more than a
-    word attends to what separates them.
+    without text between them are one, and one without text before or behind it has all the speech there.
     """
     bounds = {0, *(segment.behind for segment in token_segments)}
     places = {*bounds, *_word_starts(token_segments, tokenizer, language)}
@@ -137,11 +136,9 @@ def _divide_at(
 
         earliest = gaps[-1].next_token if gaps else 0
         place = min((p for p in places if p >= earliest), key=badness)
-        if place == earliest and start - (gaps[-1].end if gaps else speech[0]) <= 2 * WORD_REACH_FRAMES:
+        if place == earliest:
             start = gaps.pop().start if gaps else min(start, speech[0])
-        if place == max(places) and speech[1] - end <= 2 * WORD_REACH_FRAMES:
-            end = max(end, speech[1])
-        gaps.append(SpeechGap(start, end, place))
+        gaps.append(SpeechGap(start, max(end, speech[1]) if place == max(places) else end, place))
     return gaps
 
 
@@ -324,14 +321,17 @@ class GapFilling:
     def _peaks(self) -> list[TokenPeak]:
         """Return where the tokens of the window's segments attend to.
 
-        What is left out as a hallucination is reported as that, so it covers its time; what is no segment covers none.
+        What is left out as a hallucination is reported as that, so it covers its time, as a translation does, which
+        attends in another order, or to little of what it is about. What is no segment covers none.
         """
         window, tokenizer = self.window, self._maker.decoder.tokenizer
+        translated = self._options.task == "translate"
         segments = [scored for scored in window.scored if scored.is_segment]
-        indices = [index for scored in segments for index in scored.text_indices(tokenizer.eot)]
+        written = [] if translated else segments
+        indices = [index for scored in written for index in scored.text_indices(tokenizer.eot)]
         peaks = token_peaks(window.result.decoded.hypothesis, indices, tokenizer, window.n_positions)
         for scored in segments:
-            if scored.drop_reason is not None:
+            if translated or scored.drop_reason is not None:
                 start, end = (round(FRAMES_PER_POSITION * time) for time in (scored.start, scored.end))
                 peaks += [TokenPeak(scored.first, frame) for frame in range(start, end, WORD_REACH_FRAMES)]
         return peaks
