@@ -281,12 +281,6 @@ class _View(io.RawIOBase):
         self._position = start + offset
         return self._position
 
-    def tell(self) -> int:
-        return self._position
-
-    def readable(self) -> bool:
-        return True
-
     def seekable(self) -> bool:
         return True
 

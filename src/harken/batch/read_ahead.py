@@ -45,9 +45,6 @@ class FetchedFile(io.RawIOBase):
         self.name = recording.shown_name
         self._index, self._ahead = index, ahead
 
-    def readable(self) -> bool:
-        return True
-
     def seekable(self) -> bool:
         return True
 

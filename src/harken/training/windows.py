@@ -70,19 +70,14 @@ def choose_held_out(entries: Sequence[Entry], fraction: float) -> list[Entry]:
     depends on the names alone, so that it stays the same when recordings are added.
     """
     chosen: list[Entry] = []
-    for group in dict.fromkeys(map(group_of, entries)):
-        members = [entry for entry in entries if group_of(entry) == group]
+    for group in dict.fromkeys(entry.set for entry in entries):
+        members = [entry for entry in entries if entry.set == group]
         by_speaker = fraction * len({entry.speaker for entry in members if entry.speaker}) >= 1
         units = [(by_speaker and entry.speaker) or entry.name for entry in members]
         ordered = sorted({*units}, key=lambda unit: hashlib.sha256(unit.encode()).digest())
         held_out = {*ordered[: round(fraction * len(ordered))]}
         chosen += [entry for entry, unit in zip(members, units, strict=True) if unit in held_out]
     return chosen
-
-
-def group_of(entry: Entry) -> str:
-    """Return the group of a recording, of which only recordings are joined: the folder of its manifest."""
-    return entry.name.partition("/")[0]
 
 
 def scan_recordings(
@@ -187,7 +182,7 @@ def make_windows(recordings: Sequence[TrainingRecording], options: DataOptions) 
     """
     groups: dict[tuple[bool, str, str], list[TrainingRecording]] = {}
     for recording in recordings:
-        key = not recording.held_out, group_of(recording.entry), recording.entry.language or ""
+        key = not recording.held_out, recording.entry.set, recording.entry.language or ""
         groups.setdefault(key, []).append(recording)
     for shuffle in range(options.shuffles):
         for key, members in sorted(groups.items(), key=lambda item: item[0]):
@@ -209,7 +204,7 @@ def _shuffle_and_pack(
     order = [recordings[i] for i in rng.permutation(len(recordings))]
     spans = [span for recording in order for span in recording.spans]
     entry, held_out = order[0].entry, order[0].held_out
-    template = TrainingWindow(spans=(), group=group_of(entry), language=entry.language, held_out=held_out)
+    template = TrainingWindow(spans=(), group=entry.set, language=entry.language, held_out=held_out)
     for window_spans in _pack_spans(spans, options.unpacked_fraction, rng):
         # The slowest speed must still fit into the window.
         length_s = sum(span.duration_s for span in window_spans)

@@ -11,7 +11,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Protocol
 
 import numpy as np
 
@@ -49,46 +48,19 @@ def speech_in_window(spans: FrameSpans, regions: Sequence[FrameSpan]) -> list[Fr
     ]
 
 
-class FrameSource(Protocol):
-    """A stretch of mel frames that windows are read from, counted from its own start.
+class ClipSource:
+    """The recording as it is, from one frame to another or to its end."""
 
-    Attributes
-    ----------
-    self_contained : bool
-        Whether speech in its windows never continues behind its end.
-    """
+    self_contained = False  # speech in its windows may go on behind its end
 
-    self_contained: bool
+    def __init__(self, windows: MelWindows, start: int, end: int | None) -> None:
+        self._windows, self._start, self._end = windows, start, end
 
     def window(self, offset: int, end: int | None = None) -> tuple[Floats, int]:
         """Return the window from a frame on, shape (1, n_mels, window_frames), and how many frames have content.
 
         It has no content from `end` on, if that is given.
         """
-        ...
-
-    def start_s(self, offset: float, slack: float = 0) -> float:
-        """Return the time in the recording of something that starts at a frame, or up to `slack` frames later."""
-        ...
-
-    def end_s(self, offset: float, slack: float = 0) -> float:
-        """Return the time in the recording of something that ends at a frame, or up to `slack` frames earlier."""
-        ...
-
-    def spans(self, start: int, end: int) -> FrameSpans:
-        """Return the spans of the recording between two frames."""
-        ...
-
-
-class ClipSource:
-    """The recording as it is, from one frame to another or to its end."""
-
-    self_contained = False
-
-    def __init__(self, windows: MelWindows, start: int, end: int | None) -> None:
-        self._windows, self._start, self._end = windows, start, end
-
-    def window(self, offset: int, end: int | None = None) -> tuple[Floats, int]:
         assert end is None, "gaps are found in packed speech only"
         seek = self._start + offset
         if self._end is not None and seek >= self._end:
@@ -97,11 +69,13 @@ class ClipSource:
         return self._windows.window(seek, self._end)
 
     def start_s(self, offset: float, slack: float = 0) -> float:
+        """Return the time in the recording of a frame, counted from the start of the source."""
         return (self._start + offset) / FRAMES_PER_SECOND
 
     end_s = start_s
 
     def spans(self, start: int, end: int) -> FrameSpans:
+        """Return the spans of the recording between two frames."""
         return ((self._start + start, self._start + end),)
 
 
@@ -121,11 +95,11 @@ class PackedSpeech:
         return self._windows.pad_and_normalize(remaining, self._ceiling), remaining.shape[1]
 
     def start_s(self, offset: float, slack: float = 0) -> float:
-        """Return the time of something that starts at a frame; at a seam or so near before it, in the later span."""
+        """Return the time of something that starts at a frame; up to `slack` before a seam, in the later span."""
         return self._time_s(offset, bisect_right(self._offsets, offset + slack) - 1)
 
     def end_s(self, offset: float, slack: float = 0) -> float:
-        """Return the time of something that ends at a frame; at a seam or so near behind it, in the earlier span."""
+        """Return the time of something that ends at a frame; up to `slack` behind a seam, in the earlier span."""
         return self._time_s(offset, bisect_left(self._offsets, offset - slack) - 1)
 
     def spans(self, start: int, end: int) -> FrameSpans:
@@ -139,6 +113,10 @@ class PackedSpeech:
         """Return the time of a frame that is in one of the spans, or beside it."""
         (start, end), offset = self._spans[max(0, index)], self._offsets[max(0, index)]
         return min(max(start, start + frame - offset), end) / FRAMES_PER_SECOND
+
+
+FrameSource = ClipSource | PackedSpeech
+"""A stretch of mel frames that windows are read from, counted from its own start."""
 
 
 @dataclass(slots=True, eq=False)

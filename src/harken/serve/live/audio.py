@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from threading import Condition
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,27 +125,6 @@ class PcmDecoder:
         return self._resampler.flush()
 
 
-class AudioInput(Protocol):
-    """A maker of samples from the bytes that come."""
-
-    async def take(self, data: bytes) -> None:
-        """Take bytes, once there is room for them; an `AudioError` says that they are no audio."""
-
-    async def decoded(self) -> None:
-        """Wait until all that can be decoded so far has been fed."""
-
-    async def finish(self, *, whole: bool) -> None:
-        """Feed what is left; if it is to be whole, an `AudioError` says that something is missing."""
-
-    def abandon(self) -> None:
-        """Give back what it holds: nobody waits for the samples any more."""
-
-
-def open_input(audio: AudioFormat, feed: Feed) -> AudioInput:
-    """Return what decodes audio of a format, and feeds it to a stream."""
-    return _ContainerInput(feed) if audio.format == CONTAINER else _RawInput(audio, feed)
-
-
 class _RawInput:
     """Raw samples."""
 
@@ -175,20 +154,24 @@ class _ContainerInput:
         self._decoding = asyncio.create_task(in_daemon_thread(self._decode, "harken container"))
 
     async def take(self, data: bytes) -> None:
+        """Take bytes, once there is room for them; an `AudioError` says that they are no audio."""
         await self._pipe.write(data)
         if self._decoding.done():
             self._decoding.result()
 
     async def decoded(self) -> None:
+        """Wait until all that can be decoded so far has been fed."""
         await self._pipe.starved()
 
     async def finish(self, *, whole: bool) -> None:
+        """Feed what is left; if it is to be whole, an `AudioError` says that something is missing."""
         if whole:
             self._pipe.close()
             await self._decoding
         self.abandon()
 
     def abandon(self) -> None:
+        """Give back what it holds: nobody waits for the samples any more."""
         if not self._decoding.cancel() and not self._decoding.cancelled():
             self._decoding.exception()  # nobody else asks for it
         self._pipe.close()
@@ -201,6 +184,15 @@ class _ContainerInput:
                 asyncio.run_coroutine_threadsafe(self._feed(block), self._loop).result()
         finally:
             self._pipe.close()
+
+
+AudioInput = _RawInput | _ContainerInput
+"""A maker of samples from the bytes that come."""
+
+
+def open_input(audio: AudioFormat, feed: Feed) -> AudioInput:
+    """Return what decodes audio of a format, and feeds it to a stream."""
+    return _ContainerInput(feed) if audio.format == CONTAINER else _RawInput(audio, feed)
 
 
 class AudioPipe:

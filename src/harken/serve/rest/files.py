@@ -22,6 +22,7 @@ from harken.serve.errors import RequestError, json_error, plain_error, request_e
 from harken.serve.rest.forms import (
     MEGABYTE,
     RECORDING,
+    USUAL_BYTES_PER_S,
     Field,
     Form,
     field_names,
@@ -132,7 +133,8 @@ class Files:
                 duration_s = await asyncio.to_thread(probe_duration_s, form.upload)
                 begin = await self._begin(asked)
                 upload = form.take_upload()
-        known_s = min(upload.usual_duration_s, options.max_audio_s) if duration_s is None else duration_s
+        usual_s = min(upload.n_bytes / USUAL_BYTES_PER_S, options.max_audio_s)
+        known_s = usual_s if duration_s is None else duration_s
         if asked.language_only:
             known_s = min(known_s, WINDOW_S)
         async with self._service.file(asked.model, upload.source, asked.options, known_s, begin) as job:

@@ -129,11 +129,6 @@ class Upload(io.RawIOBase):
         """The same, as a source of audio."""
         return cast(BinaryIO, self)
 
-    @property
-    def usual_duration_s(self) -> float:
-        """Seconds that a recording of this size usually has."""
-        return self.n_bytes / USUAL_BYTES_PER_S
-
     def declare_raw(self, audio: AudioFormat) -> None:
         """Have it begin with the header of a WAV file, if it has none."""
         self.seek(0)
@@ -146,9 +141,6 @@ class Upload(io.RawIOBase):
             form = (b"RIFF", n_bytes + WAV_HEAD.size - 8, b"WAVE", b"fmt ", *samples, b"data", n_bytes)
             self._head = WAV_HEAD.pack(*form)
         self.seek(0)
-
-    def readable(self) -> bool:
-        return True
 
     def seekable(self) -> bool:
         return True
@@ -163,9 +155,6 @@ class Upload(io.RawIOBase):
         origin = (0, self._at, len(self._head) + self.n_bytes)[whence]
         self._at = max(0, origin + offset)
         self._file.seek(max(0, self._at - len(self._head)))
-        return self._at
-
-    def tell(self) -> int:
         return self._at
 
     def close(self) -> None:
