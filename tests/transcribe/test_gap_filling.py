@@ -167,6 +167,11 @@ class TestFilling:
         assert (transcript.text, transcript.unwritten) == ("one two", ())
         assert len(backend.mels) == 1
 
+    @pytest.mark.parametrize(("first", "text"), [(STRETCHED, "one two"), (JUMP, "one and two")])
+    def test_translation_is_about_the_time_of_its_segments_whatever_it_attends_to(self, first, text):
+        transcript, _ = transcribe(first, MIDDLE, task="translate", language="de")
+        assert (transcript.text, transcript.unwritten) == (text, ())
+
     def test_exact_finals_of_a_live_stream_are_filled_too(self):
         backend, options = TranscriptBackend(JUMP, MIDDLE), TranscribeOptions(**OPTIONS)
         decoder = WindowDecoder(backend, TOKENIZER, options, speech_detector=LoudIsSpeech)
