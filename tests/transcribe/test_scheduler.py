@@ -96,6 +96,26 @@ def test_cancelled_recording_does_not_end_the_others(delivered):
     assert len(cancelled.so_far().segments) == delivered
 
 
+@pytest.mark.parametrize("name", ["on_token", "on_window_start", "on_window_end", "is_cancelled"])
+@pytest.mark.parametrize("asked", [0, 1])
+def test_callback_of_a_recording_that_fails_does_not_end_the_others(name, asked):
+    cause = KeyError("mine")
+    calls = []
+
+    def fail_later(*_):
+        calls.append(name)
+        if len(calls) == 2:
+            raise ArithmeticError from cause
+
+    failing, other = together(2, callbacks={0: Callbacks(**{name: fail_later})})
+    if asked:
+        assert texts(other) == ["hello"] * WINDOWS
+    with pytest.raises(ArithmeticError) as caught:
+        failing.result()
+    assert caught.value.__cause__ is cause
+    assert texts(other) == ["hello"] * WINDOWS
+
+
 @pytest.mark.parametrize("vad", [False, True])
 def test_recording_stopped_before_its_turn_is_never_opened(vad):
     opened = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -393,6 +394,25 @@ class Callbacks:
 
     def handle_step(self, step: Step) -> None:
         """Raise `Cancelled` if the caller asks for it, else pass the step on."""
-        if self.is_cancelled():
+        with self.named():
+            cancelled = self.is_cancelled()
+        if cancelled:
             raise Cancelled("cancelled by the caller")
-        self.on_token(step)
+        with self.named():
+            self.on_token(step)
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Raise a `CallbackError` for an exception of one of them, which says whose it is."""
+        try:
+            yield
+        except Exception as error:
+            raise CallbackError(self, error) from error
+
+
+class CallbackError(Exception):
+    """An exception of a callback on its way to the scheduler, which knows the recordings that have it."""
+
+    def __init__(self, callbacks: Callbacks, error: Exception) -> None:
+        super().__init__(callbacks, error)
+        self.callbacks, self.error = callbacks, error

@@ -13,7 +13,7 @@ from math import inf
 
 from harken.contract import Floats
 from harken.decoding import DecodeStats
-from harken.errors import AudioError, Cancelled, HarkenError, OutputError
+from harken.errors import AudioError, OutputError
 from harken.results import DroppedSegment, Segment, UnwrittenSpeech
 from harken.transcribe.chunking import ClipSource, FrameSource, PackedSpeech, SpeechSegmenter
 from harken.transcribe.journal import Journal
@@ -59,8 +59,8 @@ class RecordingTranscriber:
         Segments that have been decoded and not been fetched yet.
     finished : bool
         True once no more segments will come.
-    failure : HarkenError or None
-        The error that ended the recording early, cancellation included.
+    failure : Exception or None
+        The error that ended the recording early, of a callback or a cancellation included.
     dropped : list of DroppedSegment
         Segments taken for hallucinations.
     unwritten : list of UnwrittenSpeech
@@ -96,7 +96,7 @@ class RecordingTranscriber:
         self.dropped: list[DroppedSegment] = []
         self.unwritten: list[UnwrittenSpeech] = []
         self.finished = False
-        self.failure: HarkenError | None = None
+        self.failure: Exception | None = None
         self.language = self.options.language_code
         self.language_probability: float | None = None
         self.stats = DecodeStats()
@@ -223,9 +223,9 @@ class RecordingTranscriber:
             except OutputError as failure:
                 self._end_with(failure)
 
-    def stop(self, cancelled: Cancelled | None = None) -> None:
-        """End the recording; a cancellation becomes its failure."""
-        self.failure = cancelled or self.failure
+    def stop(self, failure: Exception | None = None) -> None:
+        """End the recording, with a failure if one is given."""
+        self.failure = failure or self.failure
         self._finish()
 
     def collect_segments(self) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from harken.decoding import DecodeStats
 from harken.errors import Cancelled
 from harken.results import Segment
+from harken.transcribe.options import CallbackError
 from harken.transcribe.recording import RecordingTranscriber
 from harken.transcribe.window_chain import WindowChain
 from harken.transcribe.window_decoder import AudioWindow, WindowDecoder
@@ -73,6 +74,8 @@ class Scheduler:
             If the recording breaks off; after the segments before that.
         Cancelled
             Within one decoder step of a callback's answer.
+        Exception
+            Of a callback.
         """
         while True:
             while recording.ready_segments:
@@ -107,8 +110,11 @@ class Scheduler:
             self._collect_segments()
 
     def _decode(self, ready: Sequence[_ReadyChain]) -> None:
-        """Decode one window of each chain; the others go on if one recording is cancelled."""
-        decoder = self._window_decoder
+        """Decode one window of each chain.
+
+        If one recording is cancelled, or a callback of its own fails, the others go on.
+        """
+        decoder, failed = self._window_decoder, None
         try:
             encoded = decoder.encode([each.window for each in ready])
             requests = [
@@ -122,6 +128,14 @@ class Scheduler:
                 raise
             for recording in stopped:
                 recording.stop(cancelled)
+            return
+        except CallbackError as error:
+            failed = error
+        if failed:
+            owners = [recording for recording in self._started if recording.callbacks == failed.callbacks]
+            if len(owners) > 1:
+                raise failed.error
+            owners[0].stop(failed.error)
             return
         for decoded in passes:
             for recording in dict.fromkeys(ready[i].recording for i in decoded.requests):

@@ -337,6 +337,8 @@ class WindowDecoder:
         ------
         Cancelled
             As soon as a callback asks for it.
+        CallbackError
+            If a callback fails.
         """
         results, passes = self._decode(dict(enumerate(requests)))
         silent = {
@@ -355,7 +357,8 @@ class WindowDecoder:
                 results[i] = replace(result, attempts=(*failed, rejected, *result.attempts))
             passes += retry_passes
         for request, result in zip(requests, results.values(), strict=True):
-            request.callbacks.on_window_end(request.encoded.window.start_s, result.decoded, result.attempts)
+            with request.callbacks.named():
+                request.callbacks.on_window_end(request.encoded.window.start_s, result.decoded, result.attempts)
         return [*results.values()], passes
 
     def _decode(
@@ -397,7 +400,8 @@ class WindowDecoder:
         windows = []
         for request in requests:
             window = request.encoded.window
-            request.callbacks.on_window_start(window.start_s, request.prompt)
+            with request.callbacks.named():
+                request.callbacks.on_window_start(window.start_s, request.prompt)
             windows.append(
                 Window(
                     window_index=first_index[request.encoded.batch] + request.encoded.index,
