@@ -151,6 +151,8 @@ def test_rows_name_the_speakers_where_they_are_told_apart_and_other_options_are_
         run_batch(manifest, tmp_path / "other", BatchOptions(formats=("rttm",)))
     with pytest.raises(OptionError, match=r"^word_timestamps=False: allowed is True with a layout"):
         run_batch(manifest, tmp_path / "other", layout=Layout(subtitle_style="bbc"))
+    with pytest.raises(OptionError, match=r"^word_timestamps=False: allowed is True with the format words.tsv"):
+        run_batch(manifest, tmp_path / "other", BatchOptions(formats=("words.tsv",)))
 
 
 @pytest.mark.nightly

@@ -4,7 +4,8 @@ import asyncio
 import json
 import logging
 import os
-from contextlib import nullcontext
+import shutil
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from signal import SIGTERM
 
@@ -116,11 +117,14 @@ def test_whole_transcript_is_saved_in_a_new_file_of_the_folder(agent):
         "talk.srt": "exists already, and is not overwritten",
         "talk.wav": "exists already, and is not overwritten",
         "new.wav": "allowed endings are .txt, .srt",
+        "new.rttm": "allowed is .rttm with speakers=true",
         "../new.srt": OUTSIDE,
         "none/new.srt": "there is no folder",
     }.items():
         assert reason in agent.transcribe("talk.wav", save_to=name)
     assert sorted(os.listdir("talks")) == before
+    agent.transcribe("talk.wav", save_to="talk.words.tsv")
+    assert Path("talks/talk.words.tsv").read_text().count("one") == 3
 
 
 def test_a_file_that_appears_while_it_transcribes_is_not_overwritten(agent, monkeypatch):
@@ -145,6 +149,13 @@ def test_nothing_outside_the_folders_is_read_or_listed(agent):
     assert all(OUTSIDE in text for text in refused)
     assert [Path(each["path"]).name for each in listed["result"]] == ["talk.wav"]
     assert agent.loaded == []
+
+
+def test_a_name_that_no_message_can_hold_is_not_listed_and_hides_no_other(agent):
+    with suppress(OSError, UnicodeError):  # macOS takes no such names
+        shutil.copy("talks/talk.wav", os.fsdecode(b"talks/\xff.wav"))
+    (listed,) = agent.calls(("list_recordings", {}))
+    assert [Path(each["path"]).name for each in listed["result"]] == ["talk.wav"]
 
 
 @pytest.mark.parametrize(

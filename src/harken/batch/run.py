@@ -324,6 +324,8 @@ def _prepare(
     layout = options_or_default("layout", layout, Layout)
     if layout.needs_words and not transcribe_options.word_timestamps:
         raise OptionError("word_timestamps", False, "True with a layout that is made of words")
+    if "words.tsv" in options.formats and not transcribe_options.word_timestamps:
+        raise OptionError("word_timestamps", False, "True with the format words.tsv")
     if "rttm" in options.formats and speakers is None and transcribe_options.channels != "apart":
         raise OptionError("formats", "rttm", "it only where speakers or channels are told apart")
     if os.path.realpath(source) == os.path.realpath(os.path.join(store.folder, SUMMARY_FILE)):

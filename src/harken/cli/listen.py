@@ -28,7 +28,6 @@ from harken.cli.model_options import (
 )
 from harken.cli.options import (
     TURNS,
-    WORD_FORMATS,
     Command,
     ResultPath,
     dataclass_options,
@@ -50,7 +49,7 @@ from harken.cli.sources import (
 )
 from harken.cli.terminal import Screen, format_time, format_timed_text, is_terminal, no_speech, write_stdout
 from harken.errors import AudioError, OutputError
-from harken.formats import FORMATS, dump_json
+from harken.formats import FORMATS, WORD_FORMATS, dump_json
 from harken.manifests import RECORDING_SUFFIXES
 from harken.option_types import options_from
 from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, SpeechStarted, StreamOptions

@@ -25,8 +25,6 @@ from harken.transcribe import TranscribeOptions
 
 HTTP_OPTIONS = ("host", "port", "certfile", "keyfile", "api_key", "auth", "origin", "allowed_host")
 """Fields of `ServeOptions` that are options of 'mcp' too, which is no server on the network without its flag."""
-WORD_FORMATS = {"words.tsv", "html"}
-"""Formats that show words, so that word timestamps need not be asked for."""
 TURNS = "rttm"
 """The format that is empty without speakers."""
 

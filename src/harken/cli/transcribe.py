@@ -21,7 +21,6 @@ from harken.cli.inputs import STDIN, expand_patterns, read_draft, recording_refe
 from harken.cli.model_options import model_options, speaker_options
 from harken.cli.options import (
     TURNS,
-    WORD_FORMATS,
     Command,
     FilePath,
     decoding_options,
@@ -34,7 +33,7 @@ from harken.cli.options import (
 )
 from harken.cli.terminal import Screen, TimestampedLines, Unshown, is_terminal
 from harken.files import make_folder
-from harken.formats import FORMATS, Layout, TranscriptFormat, make_writer
+from harken.formats import FORMATS, WORD_FORMATS, Layout, TranscriptFormat, make_writer
 from harken.manifests import RECORDING_SUFFIXES
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions

@@ -41,6 +41,7 @@ __all__ = [
     "FORMATS",
     "RULES",
     "STYLES",
+    "WORD_FORMATS",
     "Layout",
     "RecordingLink",
     "TranscriptFormat",
@@ -72,6 +73,8 @@ FORMATS: dict[str, Callable[[Layout, RecordingLink | None], TranscriptFormat]] =
     "html": HtmlFormat,
     "rttm": lambda layout, recording: RttmFormat(recording),
 }
+WORD_FORMATS = {"words.tsv", "html"}
+"""Formats that show words, so that word timestamps need not be asked for."""
 
 
 def make_writer(

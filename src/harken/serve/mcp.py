@@ -11,10 +11,11 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from stat import S_ISREG
 from typing import Annotated, Any, Literal, TypeVar
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -28,7 +29,7 @@ from harken.api import Recognizer
 from harken.audio import audio_duration
 from harken.errors import HarkenError
 from harken.files import write_atomic
-from harken.formats import FORMATS, RecordingLink, as_json, dump_json, render
+from harken.formats import FORMATS, WORD_FORMATS, RecordingLink, as_json, dump_json, render
 from harken.manifests import RECORDING_SUFFIXES
 from harken.results import Transcript
 from harken.serve.guard import Guard, Tickets
@@ -198,10 +199,13 @@ class Tools:
         with _told():
             path = self._recording(file_path)
             target = self._new_file(save_to) if save_to else None
+            target_format = _format_of(target) if target else ""
+            if target_format == "rttm" and not speakers:
+                raise ToolError(f"{save_to}: has turns of speakers; allowed is .rttm with speakers=true")
             options = TranscribeOptions(
                 language=from_language_tag(language),
                 task=task,
-                word_timestamps=words or speakers,
+                word_timestamps=words or speakers or target_format in WORD_FORMATS,
                 initial_prompt=prompt,
                 clip_timestamps=() if (start, end) == (0, None) else (start, *([] if end is None else [end])),
             )
@@ -209,7 +213,7 @@ class Tools:
             if save_to and target:
                 self._new_file(save_to)  # transcribing took long: somebody may have written it meanwhile
                 link = RecordingLink(path=path, transcript_folder=target.parent)
-                write_atomic(target, render(transcript, _format_of(target), recording=link), durable=True)
+                write_atomic(target, render(transcript, target_format, recording=link), durable=True)
             whole = "" if target else _in_format(transcript, format)
             if not 0 <= offset <= len(whole):
                 raise ToolError(f"offset={offset}: allowed is 0 to {len(whole)}, the length of the transcript")
@@ -251,9 +255,14 @@ class Tools:
             for folder, _, names in os.walk(root):
                 for name in names:
                     path = Path(folder, name)
-                    if path.suffix.lower() in RECORDING_SUFFIXES and path.is_file() and self._is_inside(path):
+                    if path.suffix.lower() not in RECORDING_SUFFIXES or not self._is_inside(path):
+                        continue
+                    # A name that is not UTF-8 could not be sent; a file may have gone since.
+                    with suppress(UnicodeEncodeError, OSError):
+                        str(path).encode()
                         status = path.stat()
-                        yield Recording(path=str(path), bytes=status.st_size, modified=status.st_mtime)
+                        if S_ISREG(status.st_mode):
+                            yield Recording(path=str(path), bytes=status.st_size, modified=status.st_mtime)
 
     async def _transcript(
         self, ctx: Context, path: Path, options: TranscribeOptions, speakers: bool, model: str | None
