@@ -498,8 +498,8 @@ class Recognizer:
             Text that is spoken in the recording. In one longer than a window, speech that the text lacks is passed
             over, and a passage that is not spoken moves no other word.
         options, **keywords
-            As for `transcribe`. Up to 30 s only `language`, `languages`, `fidelity` and the options of voice activity
-            detection have an effect.
+            As for `transcribe`, without `clip_timestamps` and `channels`. Up to 30 s only `language`, `languages`,
+            `fidelity` and the options of voice activity detection have an effect.
 
         Returns
         -------
@@ -511,7 +511,7 @@ class Recognizer:
         ------
         AudioError
             If the recording cannot be read; or if in one longer than a window hardly a word of the text is
-            recognized.
+            recognized with the word that follows, so that a single word is found in shorter ones only.
         OptionError
             If the text of a recording of up to a window does not fit into the decoder (about 440 tokens), or as for
             `transcribe`.
@@ -524,6 +524,7 @@ class Recognizer:
         """
         text = checked_value("text", text, str)
         options = self._resolve_options(options, {**keywords})
+        _refuse_changed(options, ("channels", "clip_timestamps"), "none with align")
         return tuple(force_align(self._window_decoder(options, self.speculator), stream_audio(audio), text))
 
     def stream(
@@ -626,10 +627,7 @@ class Recognizer:
         if diarizer:  # who says the words
             given |= {"word_timestamps": True}
         options = self._resolve_options(options, given, keywords=StreamKeywords)
-        defaults = TranscribeOptions()
-        for name in OFFLINE_ONLY:
-            if (value := getattr(options, name)) != getattr(defaults, name):
-                raise OptionError(name, value, "none in a live stream")
+        _refuse_changed(options, OFFLINE_ONLY, "none in a live stream")
         # Streamed tokens are the draft of the final text, also without an assistant.
         speculator = self.speculator or SpeculativeDecoder(clock or (lambda: 0.0))
         window_decoder = self._window_decoder(options, speculator, clock)
@@ -716,3 +714,10 @@ def _hear(blocks: Iterator[Floats], diarizer: Diarizer | None) -> tuple[Iterator
         return blocks, None
     diarization = diarizer.begin()
     return diarization.listen(blocks), diarization
+
+
+def _refuse_changed(options: TranscribeOptions, names: Iterable[str], allowed: str) -> None:
+    """Refuse options that would have no effect, if they are not the default."""
+    for name in names:
+        if (value := getattr(options, name)) != getattr(TranscribeOptions(), name):
+            raise OptionError(name, value, allowed)

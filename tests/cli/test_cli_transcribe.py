@@ -411,6 +411,14 @@ class TestSkipping:
         assert transcribe(talk, "bad.wav", *options).code == 0
         assert not Path("bad.refused.json").exists()
 
+    def test_damaged_json_is_no_refusal_and_no_draft(self, transcribe, talk):
+        nested = Path("talk.refused.json")
+        nested.write_text("[" * 100_000)
+        refused = transcribe(talk, "-f", "txt", "--draft", nested)
+        assert (refused.code, "is no text in UTF-8, or no JSON" in refused.err) == (2, True)
+        assert transcribe(talk, "-f", "txt", "--resume").code == 0
+        assert text_of("talk.txt").startswith("one\n")
+
 
 DONE = "harken: 1 recording done\n"
 WATCH = ("transcribe", "--language", "en", "--watch")

@@ -207,7 +207,7 @@ class TestAlign:
         words = use_texts(ONE).align(samples, "你好", language="zh", vad=False)
         assert [word.text for word in words] == ["你", "好"]
         assert 0 <= words[0].start_s <= words[0].end_s == words[1].start_s <= words[1].end_s <= WINDOW_S
-        assert use_texts(ONE).align(samples, " ") == ()
+        assert use_texts(ONE).align(samples, " ") == use_texts(ONE).align(NOISE, " ") == ()
 
     @pytest.mark.parametrize("language", ["en", "zh"])
     def test_words_are_the_same_however_the_lines_of_the_text_are_broken(self, language):
@@ -291,6 +291,8 @@ class TestRefusals:
             ("count", lambda model: model.stream_many(257)),
             ("text", lambda model: model.align(NOISE, None)),
             ("vad", lambda model: model.align(NOISE, "one", vad="no")),
+            ("channels", lambda model: model.align(NOISE, "one", channels="apart")),
+            ("clip_timestamps", lambda model: model.align(NOISE, "one", clip_timestamps=(0, 1))),
             ("on_token", lambda model: model.transcribe(NOISE, on_token=5)),
             ("on_progress", lambda model: model.transcribe(NOISE, on_progress=None)),
             ("callbacks", lambda model: model.transcribe_many([NOISE], callbacks={0: print})),

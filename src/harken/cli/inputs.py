@@ -75,7 +75,7 @@ def read_draft(path: str) -> str:
     try:
         content = Path(path).read_text(encoding="utf-8-sig")
         transcript = json.loads(content) if path.endswith(".json") else None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is no text in UTF-8, or no JSON"
         raise click.UsageError(f"--draft {path}: {reason}") from None
     if transcript is not None:

@@ -90,7 +90,7 @@ class TranscriptFiles:
         try:
             refusal = json.loads(path.read_bytes()) if path else {}
             return str(refusal["reason"]) if refusal["recording"] == self._identity else None
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     @property

@@ -74,6 +74,8 @@ def force_align(window_decoder: WindowDecoder, blocks: Iterator[Floats], text: s
     if len(samples) <= window_samples:
         yield from _align_window(window_decoder, samples, text, language)
         return
+    if not text.strip():
+        return
     recognized, language = _transcribe(window_decoder, samples)
     duration_s, window_s = len(samples) / SAMPLE_RATE, window_samples / SAMPLE_RATE
     room = text_room(window_decoder.backend, window_decoder.tokenizer, language)
@@ -107,7 +109,7 @@ def _tokens(tokenizer: Tokenizer, text: str, language: str) -> tuple[int, ...]:
 
 def _transcribe(window_decoder: WindowDecoder, samples: Floats) -> tuple[list[Word], str]:
     """Return the words of a transcription of a recording, and the code of its language."""
-    options = replace(window_decoder.options, word_timestamps=True, task="transcribe", clip_timestamps=())
+    options = replace(window_decoder.options, word_timestamps=True, task="transcribe")
     with_words = replace(window_decoder, options=options, speculator=None, clock=None)
     recording = RecordingTranscriber(with_words, iter([samples]))
     segments = list(Scheduler(with_words, [recording], options.batch_size).segments(recording))
