@@ -84,6 +84,11 @@ class TestSources:
             (TONE.tobytes()[:-3], ["--pcm-channels", 2], "ends with 1 of the 4 bytes of a sample"),
             (b"", [], "is empty (0 bytes)"),
             (b"\xff" * 64, ["--pcm-format", "f32le"], "at 0.00 s: a sample is nan or infinite"),
+            (
+                np.full(64, 500, "<f4").tobytes(),
+                ["--pcm-format", "f32le"],
+                "at 0.00 s: samples as large as 500;",
+            ),
         ],
     )
     def test_bad_raw_samples_are_an_error_after_the_text_before_them(

@@ -146,6 +146,14 @@ class TestFilling:
         assert transcript.text == "one and two end"
         assert TOKENIZER.decode([t for t in backend.prompts[-1] if t < TOKENIZER.eot]) == " one and two"
 
+    def test_times_beside_a_gap_are_in_the_order_of_the_text_whatever_its_words_attend_to(self):
+        attended = (0, *[6] * 4, 8, 8, *[2] * 4, 10, 10, *[18] * 4, 20)
+        crossed = window_text(0, " one", 8, 8, " two", 10, 10, " end", 20, attended=attended)
+        transcript, _ = transcribe(crossed, MIDDLE)
+        times = [time for each in transcript.segments for time in (each.start_s, each.end_s)]
+        assert len(transcript.segments) == 4
+        assert times == sorted(times)
+
     def test_words_stay_on_their_side_of_the_gap(self):
         transcript, _ = transcribe(JUMP, MIDDLE, word_timestamps=True)
         words = [word for segment in transcript.segments for word in segment.words]

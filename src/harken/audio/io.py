@@ -190,11 +190,16 @@ def _array_blocks(samples: NDArray[Any], block_samples: int) -> Iterator[NDArray
         if block.dtype == np.int16:
             yield _to_float(block)
         else:
-            yield from _checked_floats(block, start)
+            yield from checked_floats(block, start)
 
 
-def _checked_floats(block: NDArray[Any], start: int) -> Iterator[NDArray[np.float32]]:
-    """Yield floats up to the first that is not finite, a few wild ones as 1 or -1; refuse what is in another scale."""
+def checked_floats(
+    block: NDArray[Any], start: int, name: str = "<array>", rate_hz: int = SAMPLE_RATE
+) -> Iterator[NDArray[np.float32]]:
+    """Yield floats up to the first that is not finite, a few wild ones as 1 or -1; refuse what is in another scale.
+
+    An `AudioError` gives the name of their source, and the time of a sample, where they begin at one with a number.
+    """
     low, high = float(block.min()), float(block.max())  # NaN if a sample is
     if low >= -_LOUDEST and high <= _LOUDEST:
         yield _to_float(block)
@@ -202,12 +207,12 @@ def _checked_floats(block: NDArray[Any], start: int) -> Iterator[NDArray[np.floa
     finite = np.isfinite(block)
     if not finite.all():
         if n_finite := int(np.argmin(finite)):
-            yield from _checked_floats(block[:n_finite], start)
-        raise AudioError(f"<array>: at {(start + n_finite) / SAMPLE_RATE:.2f} s: {NOT_FINITE}")
+            yield from checked_floats(block[:n_finite], start, name, rate_hz)
+        raise AudioError(f"{name}: at {(start + n_finite) / rate_hz:.2f} s: {NOT_FINITE}")
     wild = (block > _LOUDEST) | (block < -_LOUDEST)
     if np.count_nonzero(wild) > max(_MAX_WILD_SAMPLES, _MAX_WILD_SHARE * len(block)):
         raise AudioError(
-            f"<array>: at {(start + int(np.argmax(wild))) / SAMPLE_RATE:.2f} s: samples as large as "
+            f"{name}: at {(start + int(np.argmax(wild))) / rate_hz:.2f} s: samples as large as "
             f"{max(-low, high):g}; allowed are floats in [-1, 1] (divide 16-bit values by 32768, or give them as int16)"
         )
     yield _to_float(np.where(wild, np.sign(block), block))

@@ -133,7 +133,7 @@ def command(manifest: str, out: str, **params: Any) -> int:
             return 0
         with saving_on_stop(screen.describe_stop):
             summary = run_batch(manifest, out, options, transcribe_options, on_state=screen.show, **settings)
-        screen.note(_summary_text(summary, out))
+        screen.note(_summary_text(summary, out, retried=options.retry_failed))
     return 0 if summary.complete and not summary.failed else SOME_FAILED
 
 
@@ -148,8 +148,8 @@ def _plan_text(plan: Plan) -> str:
     return f"{table}{pluralize(len(rows), 'shard')} of {total} to do, {len(plan.finished)} done\n"
 
 
-def _summary_text(summary: BatchSummary, out: str) -> str:
-    """Return what was done, in a line or a few."""
+def _summary_text(summary: BatchSummary, out: str, *, retried: bool) -> str:
+    """Return what was done, in a line or a few, and what would try failed rows once more, if they were not retried."""
     new = f"{summary.new_rows} new in {format_duration(summary.elapsed_s)}, {summary.speed:.1f} times real time"
     lines = [
         f"{pluralize(summary.rows, 'row')} in {pluralize(summary.shards, 'shard')} in {out}, "
@@ -158,7 +158,7 @@ def _summary_text(summary: BatchSummary, out: str) -> str:
     if summary.failed:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(summary.failures.items()))
         lines.append(
-            f"{pluralize(summary.failed, 'row')} failed: {kinds}, such as {summary.first_failure}; "
-            "--retry-failed tries them once more"
+            f"{pluralize(summary.failed, 'row')} failed: {kinds}, such as {summary.first_failure}"
+            f"{'' if retried else '; --retry-failed tries them once more'}"
         )
     return "\n".join(lines)

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Protocol, Self
 import numpy as np
 
 from harken.audio import stream_audio
-from harken.audio.container import NOT_FINITE, cancel_each_other
-from harken.audio.io import Resampler
+from harken.audio.container import cancel_each_other
+from harken.audio.io import Resampler, checked_floats
 from harken.cli.exits import Stop, signal_stop
 from harken.cli.inputs import STDIN, recording_duration_s
 from harken.cli.signals import handling_signals
@@ -93,7 +93,8 @@ class PcmSource(LiveSource):
         Raises
         ------
         AudioError
-            If there is no audio, a sample is not finite, or the last sample is incomplete; after all valid blocks.
+            If there is no audio, samples are not finite or in another scale, or the last one is incomplete; after all
+            valid blocks.
         """
         dtype = PCM_FORMATS[self.format]
         sample_bytes = dtype.itemsize * self.channels
@@ -104,10 +105,10 @@ class PcmSource(LiveSource):
             whole_bytes = len(data) // sample_bytes * sample_bytes
             incomplete = data[whole_bytes:]
             samples = self._mono(np.frombuffer(data[:whole_bytes], dtype))
-            if not np.isfinite(samples).all():
-                raise AudioError(f"{self.name}: at {samples_read / self.rate_hz:.2f} s: {NOT_FINITE}")
+            if len(samples):
+                valid = checked_floats(samples, samples_read, self.name, self.rate_hz)
+                yield from map(resampler.feed, valid)
             samples_read += len(samples)
-            yield resampler.feed(samples)
         yield resampler.flush()
         if incomplete:
             raise AudioError(

@@ -197,6 +197,18 @@ def _clipped(segment: TokenSegment, first: int, last: int) -> TokenSegment:
     return replace(segment, start=start, end=max(start + 1, min(segment.end, last)))
 
 
+def _in_order(parts: Sequence[TokenSegment]) -> Sequence[TokenSegment]:
+    """Return segments in the order of the text, which share their time by their tokens if that is not its order."""
+    timed = [part for part in parts if part.is_segment]
+    if all(before.end <= part.start for before, part in pairwise(timed)):
+        return parts
+    start, end = min(part.start for part in timed), max(part.end for part in timed)
+    counts = [len(part.tokens) if part.is_segment else 0 for part in parts]
+    shares = accumulate((count / sum(counts) for count in counts), initial=0.0)
+    times = pairwise(start + (end - start) * share for share in shares)
+    return [replace(part, start=begin, end=behind) for part, (begin, behind) in zip(parts, times, strict=True)]
+
+
 class GapFilling:
     """The text of a window, and those of its gaps, which come one after another.
 
@@ -309,14 +321,16 @@ class GapFilling:
         assert attention is not None, "gaps are found by it"
         token_bounds = pairwise([0, *(gap.next_token for gap in gaps), scored[-1].behind])
         for place, (tokens, (start, end)) in enumerate(zip(token_bounds, spans, strict=True)):
+            first, last = -(-start // FRAMES_PER_POSITION), end // FRAMES_PER_POSITION
+            parts = []
             for part in _parts(scored, *tokens, tokenizer):
-                first, last = -(-start // FRAMES_PER_POSITION), end // FRAMES_PER_POSITION
                 if part.is_segment and not (part.start < last and part.end > first):
                     # Its timestamps are those of a gap.
                     rows = part.text_indices(tokenizer.eot)
                     begin, behind = attended_stretch(attention[:, rows], self.window.n_positions)
                     part = replace(part, start=begin, end=behind)
-                yield place, _clipped(part, first, last)
+                parts.append(_clipped(part, first, last))
+            yield from ((place, part) for part in _in_order(parts))
 
     def _peaks(self) -> list[TokenPeak]:
         """Return where the tokens of the window's segments attend to.
