@@ -194,6 +194,13 @@ def test_a_folder_on_which_another_driver_works_is_refused(tmp_path):
     assert run_batch(manifest, out).rows == 1
 
 
+def test_failed_rows_are_offered_a_retry_unless_that_was_one(tmp_path, capsys):
+    arguments = ["batch", str(write_archive(tmp_path, {"late.wav": None})), str(tmp_path / "out")]
+    for flags, is_offered in ([], True), (["--retry-failed"], False):
+        assert main([*arguments, *flags]) == 1
+        assert ("--retry-failed tries them once more" in capsys.readouterr().err) == is_offered
+
+
 NIGHTLY = pytest.mark.nightly
 HARKEN = [sys.executable, str(Path(__file__).with_name("archive_harken.py")), "batch"]
 
