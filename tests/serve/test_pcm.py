@@ -74,6 +74,12 @@ def test_a_decoder_begins_anew_behind_a_flush_and_loses_no_sample_that_is_cut_th
         np.testing.assert_array_equal(decoded(flushed, given), decoded(decoder("s16le", 24_000), data))
 
 
-def test_a_float_that_is_not_finite_is_refused():
+def test_floats_that_are_not_finite_or_in_another_scale_are_refused():
     with pytest.raises(AudioError, match="nan"):
         decoder("f32le", 16_000).feed(np.array([0, np.nan], "<f4").tobytes())
+    wrong = decoder("f32le", 16_000, channels=2)
+    wrong.feed(np.zeros(16_000, "<f4").tobytes())
+    with pytest.raises(
+        AudioError, match=r"^the audio: at 0\.50 s: samples as large as 500; allowed are floats in"
+    ):
+        wrong.feed(np.full(320, 500, "<f4").tobytes())

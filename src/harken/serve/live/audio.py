@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.audio import stream_audio
-from harken.audio.io import Resampler
+from harken.audio.io import Resampler, checked_floats
 from harken.contract import Floats
-from harken.errors import AudioError
 from harken.option_types import check, option
 from harken.serve.waiting import Changes, in_daemon_thread
 from harken.types import SAMPLE_RATE
@@ -47,18 +46,12 @@ def _a_law_levels() -> NDArray[np.int16]:
 _MU_LAW_LEVELS, _A_LAW_LEVELS = _mu_law_levels(), _a_law_levels()
 
 
-def _finite(samples: NDArray[Any]) -> NDArray[Any]:
-    if not np.isfinite(samples).all():
-        raise AudioError("a sample is nan or infinite; allowed are finite samples")
-    return samples
-
-
 # The type of a sample in a message, and what makes samples of the resampler's types of it.
 _ENCODINGS: dict[str, tuple[np.dtype[Any], Callable[[NDArray[Any]], NDArray[Any]]]] = {
     "u8": (np.dtype("u1"), lambda codes: (codes.astype(np.int16) - 128) << 8),
     "s16le": (np.dtype("<i2"), lambda samples: samples.astype(np.int16)),
     "s32le": (np.dtype("<i4"), lambda samples: samples.astype(np.int32)),
-    "f32le": (np.dtype("<f4"), lambda samples: _finite(samples.astype(np.float32))),
+    "f32le": (np.dtype("<f4"), lambda samples: samples.astype(np.float32)),
     "mulaw": (np.dtype("u1"), lambda codes: _MU_LAW_LEVELS[codes]),
     "alaw": (np.dtype("u1"), lambda codes: _A_LAW_LEVELS[codes]),
 }
@@ -106,6 +99,7 @@ class PcmDecoder:
         levels = self._to_levels(np.zeros(0, self._type))
         self._resampler = Resampler(audio.rate, audio.channels, levels.dtype)
         self._rest = b""
+        self._n_read, self._samples_per_s = 0, audio.rate * audio.channels
 
     def feed(self, data: bytes | memoryview) -> Floats:
         """Take bytes and return the samples that are ready.
@@ -113,12 +107,17 @@ class PcmDecoder:
         Raises
         ------
         AudioError
-            If a float is not finite.
+            If floats are not finite or in another scale.
         """
         whole = b"".join((self._rest, data))
         n_bytes = len(whole) // self._frame_bytes * self._frame_bytes
         self._rest = whole[n_bytes:]
-        return self._resampler.feed(self._to_levels(np.frombuffer(whole[:n_bytes], self._type)))
+        levels = self._to_levels(np.frombuffer(whole[:n_bytes], self._type))
+        if levels.dtype == np.float32 and len(levels):
+            valid = checked_floats(levels, self._n_read, AudioPipe.name, self._samples_per_s)
+            levels = np.concatenate([*valid])
+        self._n_read += len(levels)
+        return self._resampler.feed(levels)
 
     def flush(self) -> Floats:
         """Return the samples that waited for later ones; a sample that is cut there comes with the next."""
