@@ -718,6 +718,7 @@ def _hear(blocks: Iterator[Floats], diarizer: Diarizer | None) -> tuple[Iterator
 
 def _refuse_changed(options: TranscribeOptions, names: Iterable[str], allowed: str) -> None:
     """Refuse options that would have no effect, if they are not the default."""
+    defaults = TranscribeOptions()
     for name in names:
-        if (value := getattr(options, name)) != getattr(TranscribeOptions(), name):
+        if (value := getattr(options, name)) != getattr(defaults, name):
             raise OptionError(name, value, allowed)

@@ -200,7 +200,7 @@ def checked_floats(
 
     An `AudioError` gives the name of their source, and the time of a sample, where they begin at one with a number.
     """
-    low, high = float(block.min()), float(block.max())  # NaN if a sample is
+    low, high = float(block.min(initial=0)), float(block.max(initial=0))  # NaN if a sample is
     if low >= -_LOUDEST and high <= _LOUDEST:
         yield _to_float(block)
         return

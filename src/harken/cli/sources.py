@@ -105,9 +105,8 @@ class PcmSource(LiveSource):
             whole_bytes = len(data) // sample_bytes * sample_bytes
             incomplete = data[whole_bytes:]
             samples = self._mono(np.frombuffer(data[:whole_bytes], dtype))
-            if len(samples):
-                valid = checked_floats(samples, samples_read, self.name, self.rate_hz)
-                yield from map(resampler.feed, valid)
+            valid = checked_floats(samples, samples_read, self.name, self.rate_hz)
+            yield from map(resampler.feed, valid)
             samples_read += len(samples)
         yield resampler.flush()
         if incomplete:

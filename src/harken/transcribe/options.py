@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from typing import ParamSpec, TypeVar
 
 from harken.audio.vad import VadOptions
 from harken.decoding import (
@@ -29,6 +29,9 @@ from harken.text import Script, asks_for_detection, script_named, script_of, to_
 from harken.transcribe.replacement import Replacements
 from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from harken.types import FRAMES_PER_SECOND
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 TASKS = ("transcribe", "translate")
 CHANNELS = ("mixed", "apart")
@@ -394,18 +397,14 @@ class Callbacks:
 
     def handle_step(self, step: Step) -> None:
         """Raise `Cancelled` if the caller asks for it, else pass the step on."""
-        with self.named():
-            cancelled = self.is_cancelled()
-        if cancelled:
+        if self.call(self.is_cancelled):
             raise Cancelled("cancelled by the caller")
-        with self.named():
-            self.on_token(step)
+        self.call(self.on_token, step)
 
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """Raise a `CallbackError` for an exception of one of them, which says whose it is."""
+    def call(self, callback: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        """Call one of them; an exception becomes a `CallbackError`, which says whose it is."""
         try:
-            yield
+            return callback(*given, **named)
         except Exception as error:
             raise CallbackError(self, error) from error
 

@@ -357,8 +357,8 @@ class WindowDecoder:
                 results[i] = replace(result, attempts=(*failed, rejected, *result.attempts))
             passes += retry_passes
         for request, result in zip(requests, results.values(), strict=True):
-            with request.callbacks.named():
-                request.callbacks.on_window_end(request.encoded.window.start_s, result.decoded, result.attempts)
+            start_s, callbacks = request.encoded.window.start_s, request.callbacks
+            callbacks.call(callbacks.on_window_end, start_s, result.decoded, result.attempts)
         return [*results.values()], passes
 
     def _decode(
@@ -400,8 +400,7 @@ class WindowDecoder:
         windows = []
         for request in requests:
             window = request.encoded.window
-            with request.callbacks.named():
-                request.callbacks.on_window_start(window.start_s, request.prompt)
+            request.callbacks.call(request.callbacks.on_window_start, window.start_s, request.prompt)
             windows.append(
                 Window(
                     window_index=first_index[request.encoded.batch] + request.encoded.index,

@@ -113,7 +113,7 @@ class PcmDecoder:
         n_bytes = len(whole) // self._frame_bytes * self._frame_bytes
         self._rest = whole[n_bytes:]
         levels = self._to_levels(np.frombuffer(whole[:n_bytes], self._type))
-        if levels.dtype == np.float32 and len(levels):
+        if levels.dtype == np.float32:
             valid = checked_floats(levels, self._n_read, AudioPipe.name, self._samples_per_s)
             levels = np.concatenate([*valid])
         self._n_read += len(levels)
