@@ -133,6 +133,21 @@ def test_failed_rows_are_done_again_when_that_is_asked_for(make_options, tmp_pat
     assert sorted(transcribed(tmp_path)) == ["empty.wav", "empty.wav", "good.wav", "late.wav", "other.wav"]
 
 
+def test_failed_rows_beside_rows_of_recordings_that_are_gone_are_done_again_and_those_stay(tmp_path, fakes):
+    stays = {"late.wav": None, "good.wav": "good"}
+    gone = {"gone.wav": "gone", "never.wav": None}
+    in_one_shard = BatchOptions(shard_minutes=100)
+    assert run_batch(write_archive(tmp_path, stays | gone), tmp_path / "out", in_one_shard).shards == 1
+    before = read_rows(tmp_path / "out")
+    manifest = write_archive(tmp_path, stays | {"late.wav": "late"})
+    again = run_batch(manifest, tmp_path / "out", BatchOptions(retry_failed=True))
+    assert (again.complete, again.rows, again.new_rows, again.failures) == (True, 4, 1, {"AudioNotFound": 1})
+    after = read_rows(tmp_path / "out")
+    assert after.pop("late.wav")["text"] == "late"
+    assert after == {name: row for name, row in before.items() if name != "late.wav"}
+    assert sorted(transcribed(tmp_path)) == ["gone.wav", "good.wav", "late.wav"]
+
+
 def test_rows_name_the_speakers_where_they_are_told_apart_and_other_options_are_refused(
     tmp_path, monkeypatch, fakes
 ):

@@ -115,12 +115,12 @@ class Shard:
 
     recordings: tuple[BatchRecording, ...]
     recipe: str  # its digest
-    retry: bool = False  # its rows are there, and only the failed ones are to be done again
+    retry: str = ""  # the name of the shard that is there, with failed rows of these recordings
 
     @cached_property
     def name(self) -> str:
-        """Digest of the recipe and of all recordings."""
-        return shard_name(self.recipe, [recording.digest for recording in self.recordings])
+        """Digest of the recipe and of all recordings, or the name of the shard in which they have failed."""
+        return self.retry or shard_name(self.recipe, [recording.digest for recording in self.recordings])
 
     @cached_property
     def seconds(self) -> float:

@@ -26,7 +26,7 @@ from harken.batch.plan import (
     remove_unplanned,
     weights_digest,
 )
-from harken.batch.rows import ShardReport, read_reports, require_pyarrow, sum_reports
+from harken.batch.rows import ShardReport, read_reports, read_rows, require_pyarrow, sum_reports
 from harken.batch.store import Store
 from harken.batch.worker import WorkerSettings
 from harken.batch.workers import InProcessWorkers, ProcessWorkers, Workers
@@ -233,7 +233,10 @@ def run_batch(
 
 @dataclass(kw_only=True)
 class _Batch:
-    """A run of a batch, with the counts of each shard that was there before, and of those that it has done."""
+    """A run of a batch, with the counts of each shard that was there before, and of those that it has done.
+
+    Of these some are `retries` of the failed rows of a shard.
+    """
 
     recordings: list[BatchRecording]
     recipe: Recipe
@@ -242,15 +245,19 @@ class _Batch:
     plan: Plan
     reports: dict[str, ShardReport] = field(default_factory=dict)
     new: dict[str, ShardReport] = field(default_factory=dict)
+    retries: dict[str, Shard] = field(default_factory=dict)
 
     def run(self, on_state: Callable[[BatchState], None], note: Note) -> None:
         """Do what is left to do."""
         options = self.options
-        retries = {shard.name: shard for shard in self._failed_shards(note)} if options.retry_failed else {}
-        shards = [*self.plan.unfinished, *retries.values()]
+        if options.retry_failed:
+            self.retries = {shard.name: shard for shard in self._failed_shards()}
+        shards = [*self.plan.unfinished, *self.retries.values()]
         if not shards:
             return
-        before = [replace(each, failed={}) if name in retries else each for name, each in self.reports.items()]
+        before = [
+            replace(each, failed={}) if name in self.retries else each for name, each in self.reports.items()
+        ]
         with closing(_make_workers(self, len(shards))) as workers:
             driver = Driver(
                 shards,
@@ -267,26 +274,23 @@ class _Batch:
             driver.run()
         remove_unplanned(self.store, self.plan.finished.keys() | self.new.keys())
 
-    def _failed_shards(self, note: Note) -> Iterator[Shard]:
-        """Yield the shards that are there and have rows with errors."""
+    def _failed_shards(self) -> Iterator[Shard]:
+        """Yield the recordings that are still listed and whose rows have errors, by the shards of these rows."""
         by_digest = {recording.digest: recording for recording in self.recordings}
         for name, digests in self.plan.finished.items():
-            if not self.reports[name].n_failed:
-                continue
-            if not by_digest.keys() >= set(digests):
-                note(
-                    f"shard {name} has rows of recordings that are gone, so its failed rows are not tried again"
-                )
-            else:
-                recordings = tuple(by_digest[digest] for digest in digests)
-                estimate_durations(recordings)
-                yield Shard(recordings, self.recipe.digest, retry=True)
+            if self.reports[name].n_failed:
+                rows = zip(digests, read_rows(self.store, name), strict=True)
+                failed = tuple(by_digest[each] for each, row in rows if "error" in row and each in by_digest)
+                estimate_durations(failed)
+                if failed:
+                    yield Shard(failed, self.recipe.digest, retry=name)
 
     def publish_summary(self, began_s: float) -> BatchSummary:
         """Count all rows that are there, write the counts to the output folder, and return them."""
         all_reports = self.reports | self.new
         total, new = sum_reports(all_reports.values()), sum_reports(self.new.values())
-        kept = sum_reports(self.reports[name] for name in self.new.keys() & self.reports.keys())
+        retried = self.new.keys() & self.reports.keys()
+        kept = sum_reports(self.reports[name] for name in retried)
         elapsed_s = time.monotonic() - began_s
         summary = BatchSummary(
             complete=total.rows - self.plan.n_stale == len(self.recordings),
@@ -295,7 +299,7 @@ class _Batch:
             failed=total.n_failed,
             failures={**total.failed},
             first_failure=total.first_failure,
-            new_rows=new.rows - (kept.rows - kept.n_failed),
+            new_rows=new.rows - kept.rows + sum(len(self.retries[name].recordings) for name in retried),
             audio_hours=total.audio_s / 3600,
             work_hours=total.work_s / 3600,
             elapsed_s=elapsed_s,

@@ -84,15 +84,15 @@ class Worker:
         It raises whatever is not the fault of one recording, or cannot be told to be: the driver may try again.
         """
         began_s = time.monotonic()
-        recordings = shard.recordings
-        rows_before = read_rows(self._store, shard.name) if shard.retry else ()
-        done = {str(row["id"]): row for row in rows_before if "error" not in row}
-        wanted = [recording for recording in recordings if recording.id not in done]
-        for recording, row in self._rows(wanted, report):
-            done[recording.id] = row
-        rows = [done[recording.id] for recording in recordings]
+        done = {recording.digest: row for recording, row in self._rows(shard.recordings, report)}
+        rows = [done[recording.digest] for recording in shard.recordings]
+        if shard.retry:
+            new = {row["id"]: row for row in rows}
+            rows = [new.get(row["id"], row) for row in read_rows(self._store, shard.retry)]
         work_s = time.monotonic() - began_s
-        return publish_shard(self._store, self._settings.recipe, shard.name, rows, work_s, replaces=shard.retry)
+        return publish_shard(
+            self._store, self._settings.recipe, shard.name, rows, work_s, replaces=bool(shard.retry)
+        )
 
     def _rows(
         self, recordings: Sequence[BatchRecording], report: Report
