@@ -237,6 +237,13 @@ def test_prefix_is_forced_in_the_first_window_only():
     assert others == ["world", "again"]
 
 
+def test_text_with_times_behind_the_audio_was_never_spoken():
+    backend = TranscriptBackend(window_text(0, "one", 18, 22, "two", 24, gap=4.0))
+    form = work(backend, PACKED, hallucination_threshold=0.5)
+    assert texts(form) == ["one"]
+    assert [dropped.segment.text for dropped in form.dropped] == ["two"]
+
+
 def test_hallucinated_segments_are_dropped_and_not_passed_on(monkeypatch):
     def score_hallucination(facts):
         return 0.9 if facts.text == "world" else 0.1, None

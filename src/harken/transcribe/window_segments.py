@@ -236,7 +236,8 @@ class SegmentMaker:
             speech_prob = concentration = None
             if attention is not None:
                 concentration = attention_concentration(attention[:, rows], window.n_positions)
-                if rows:  # timestamps may leave out the words
+                # Timestamps may leave out the words. But if they are in the padding, nobody said these.
+                if rows and start < window.n_positions:
                     start, end = attended_stretch(attention[:, rows], window.n_positions)
             spans = self.frame_source.spans(round(window.source_frame(start)), round(window.source_frame(end)))
             if self.segmenter is not None:
