@@ -459,8 +459,8 @@ class Recognizer:
         Parameters
         ----------
         audio, options, **keywords
-            As for `transcribe`; only `languages`, `language_threshold`, `language_windows` and the options of voice
-            activity detection have an effect.
+            As for `transcribe`; only `languages`, `language_threshold`, `language_windows`, `multilingual`,
+            `clip_timestamps`, `fidelity` and the options of voice activity detection have an effect.
 
         Returns
         -------

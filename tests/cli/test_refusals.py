@@ -10,7 +10,7 @@ import pytest
 
 FORMATS = "txt, srt, vtt, ass, lrc, tsv, words.tsv, json, html, rttm"
 NO_FOLDER = "cannot be written: there is no folder none"
-DELAYS = "minimal, low, medium, high, or milliseconds from 1 to 60000"
+DELAYS = "minimal, low, medium, high, or whole milliseconds from 1 to 60000"
 
 REFUSED = [
     # transcribe

@@ -67,7 +67,7 @@ wyoming-whisper-api-client > /inference?temperature=0.0&temperature_inc=0.2&resp
 a script, for short segments of whisper.cpp > /inference > short lines
     file/audio.wav=WAVE max_len=5 split_on_word=true
 a script, for subtitles of whisper.cpp > /inference > srt
-    file/audio.wav=WAVE response_format=srt language=en beam_size=-1
+    file/audio.wav=WAVE response_format=srt language=en beam_size=-1 offset_t=-1 duration=-1
 the example of whisper.cpp, in full > /inference > details
     file/jfk.wav=WAVE response_format=verbose_json
 ovos-stt-plugin-server > /stt?lang=en-us > text

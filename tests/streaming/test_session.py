@@ -13,7 +13,7 @@ from fakes.speech_detector import LoudIsSpeech
 from fakes.tone_backend import LETTER_OPTIONS, WORDS, ToneBackend, silence, speak_random_words, speak_words
 from harken.api import Recognizer
 from harken.errors import AudioError, HarkenError, OptionError, OutOfMemory
-from harken.streaming import FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
+from harken.streaming import FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted, StreamOptions
 from harken.streaming.config import FINALS
 from harken.transcribe import TranscribeOptions
 from harken.types import HOP_SAMPLES, SAMPLE_RATE
@@ -354,6 +354,13 @@ def test_options_that_mean_nothing_in_a_stream_are_refused():
             listener(ToneBackend()).stream(**{name: value})
         with pytest.raises(OptionError, match=f"{name}=.*: allowed is none in a live stream"):
             listener(ToneBackend()).stream(TranscribeOptions(**{name: value}))
+
+
+def test_a_delay_is_an_integer_of_any_kind_or_refused_in_its_own_words():
+    assert StreamOptions(delay=np.int64(2000)) == StreamOptions(delay="2000")
+    for delay in (None, 1500.5, True, 0, b"low"):
+        with pytest.raises(OptionError, match=f"delay={delay!r}: .*, or whole milliseconds"):
+            StreamOptions(delay=delay)
 
 
 def test_next_session_is_measured_again_if_the_machine_was_busy():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any
 
@@ -144,13 +145,13 @@ class StreamOptions:
     pause_s: float = _live_option(1.5, "Silence that ends an utterance anywhere, in seconds.", **_PAUSE)
 
     def __post_init__(self) -> None:
-        delay: object = self.delay
-        if isinstance(delay, int):  # milliseconds
-            object.__setattr__(self, "delay", str(delay))
+        given: object = self.delay
+        delay = str(given) if isinstance(given, Integral) else given  # milliseconds
+        if not isinstance(delay, str) or (delay not in DELAYS and not _is_delay_ms(delay)):
+            allowed = f"{', '.join(DELAYS)}, or whole milliseconds from 1 to {MAX_DELAY_MS}"
+            raise OptionError("delay", given, allowed)
+        object.__setattr__(self, "delay", delay)
         check(self)
-        if self.delay not in DELAYS and not _is_delay_ms(self.delay):
-            allowed = f"{', '.join(DELAYS)}, or milliseconds from 1 to {MAX_DELAY_MS}"
-            raise OptionError("delay", self.delay, allowed)
         if self.sentence_pause_s > self.pause_s:
             raise contradiction(
                 self,

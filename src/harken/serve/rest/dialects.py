@@ -217,12 +217,12 @@ CPP_FIELDS: Mapping[str, Field] = {
     "response_format": Field("Format of the answer.", *choice(*CPP_FORMATS)),
     "temperature": Field("Temperature to try first.", *NUMBER),
     "temperature_inc": Field("Step to the next temperature; 0 tries no other.", *NUMBER),
-    "beam_size": Field("Hypotheses of the beam search; -1 is greedy.", _count, WHOLE[1], option="beam_size"),
+    "beam_size": Field("Hypotheses of the beam search; 1 is greedy.", _count, WHOLE[1], option="beam_size"),
     "best_of": Field("Samples drawn at each temperature above 0.", _count, WHOLE[1], option="best_of"),
     "logprob_thold": Field("Lowest average log-probability.", *NUMBER, option="logprob_threshold"),
     "no_speech_thold": Field("Probability of silence.", *NUMBER, option="no_speech_threshold"),
-    "offset_t": Field("Milliseconds to leave out at the beginning.", *WHOLE),
-    "duration": Field("Milliseconds to transcribe.", *WHOLE),
+    "offset_t": Field("Milliseconds to leave out at the beginning.", _count, WHOLE[1]),
+    "duration": Field("Milliseconds to transcribe.", _count, WHOLE[1]),
     "diarize": Field("Tell speakers apart.", *FLAG),
     "max_len": Field(
         "Most characters of a segment, which is cut between words; 0 sets no limit.", _count, WHOLE[1]
@@ -258,7 +258,7 @@ def _temperatures(first: float, step: float | None) -> tuple[float, ...]:
 
 def _clip(offset_ms: int, duration_ms: int) -> tuple[float, ...]:
     """Return the clip to transcribe; none for all."""
-    end = ((offset_ms + duration_ms) / 1000,) if duration_ms > 0 else ()
+    end = ((offset_ms + duration_ms) / 1000,) if duration_ms else ()
     return (offset_ms / 1000, *end) if offset_ms or end else ()
 
 
