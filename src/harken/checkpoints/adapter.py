@@ -71,7 +71,9 @@ def _own_changes(path: Path, checkpoint: Checkpoint) -> tuple[list[Change], list
     file = path / ADAPTER_FILE if os.path.isdir(path) else path
     if not os.path.isfile(file):
         named = sorted(glob(f"*/{PEFT_CONFIG}", root_dir=path))  # peft saves one with a name so
-        raise CheckpointNotFound(f"{file}: no such adapter{f'; {(path / named[0]).parent} is one' if named else ''}")
+        raise CheckpointNotFound(
+            f"{file}: no such adapter{f'; {(path / named[0]).parent} is one' if named else ''}"
+        )
     watched = watch(file)
     metadata = metadata_of(file, "adapter", FORMAT, f", or a folder of peft with {PEFT_CONFIG}")
     factors = read_tensors(file)
