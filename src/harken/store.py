@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from glob import glob
 from pathlib import Path
 
 import platformdirs
@@ -97,10 +98,12 @@ def _make_root(root: Path) -> Path:
 
 def _remove_unused(root: Path) -> None:
     """Remove the keys that nobody has used for long; whatever cannot be removed, as it is open on Windows, stays."""
-    for sums in root.glob(f"*/{CHECKSUM_FILE}"):
+    for name in glob(
+        f"*/{CHECKSUM_FILE}", root_dir=root
+    ):  # that of Path raises where a folder cannot be searched
         with suppress(OSError):
-            if time.time() - sums.stat().st_mtime > UNUSED_AFTER_S:
-                shutil.rmtree(sums.parent, ignore_errors=True)
+            if time.time() - (root / name).stat().st_mtime > UNUSED_AFTER_S:
+                shutil.rmtree((root / name).parent, ignore_errors=True)
 
 
 def is_intact(directory: Path, names: Sequence[str]) -> bool:

@@ -82,3 +82,4 @@ def test_names_too_long_for_the_disk_fail_alone(cli):
     assert all(line.startswith("harken: ") for line in lines)
     assert "2 recordings done" in last
     assert cli.run("transcribe", "x" * 300).code == 3
+    assert cli.run("transcribe", longest, "-f", "words.tsv", "--skip-existing").code == 5

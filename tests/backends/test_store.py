@@ -190,6 +190,10 @@ def test_what_nobody_has_used_for_long_is_removed_when_files_are_written(root):
     assert names(root) == {"used", "new", "written"}
 
 
+def test_a_folder_that_cannot_be_searched_holds_nothing(tmp_path):
+    assert value_in(get(tmp_path / ("a" * 300))) == 1  # root may search all others
+
+
 def test_files_are_not_removed_as_unused_while_a_process_reads_them(root, monkeypatch):
     os.utime(get(root) / CHECKSUM_FILE, (0, 0))
 

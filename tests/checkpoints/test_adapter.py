@@ -188,6 +188,11 @@ def peft(stock, tmp_path):
     return write_peft(tmp_path / "peft", arrays, alpha_pattern=alphas, use_dora=True)
 
 
+def test_a_folder_that_cannot_be_searched_is_no_adapter(stock):
+    with pytest.raises(CheckpointNotFound, match="no such adapter"):
+        with_adapters(stock, "a" * 300)  # root may search all others
+
+
 def test_an_adapter_that_peft_saved_under_a_name_is_told_for_the_folder_around_it(stock, peft):
     with pytest.raises(CheckpointNotFound, match=f"; {re.escape(str(peft))} is one$"):
         with_adapters(stock, peft.parent)

@@ -180,6 +180,15 @@ def test_digest_changes_with_the_last_weight_and_the_number_of_heads(tmp_path, w
     assert len({*digests}) == 3
 
 
+def test_a_directory_that_cannot_be_read_is_not_called_empty(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.listdir", refuse)  # root may read everything
+    with pytest.raises(CheckpointError, match="cannot be read: Permission denied"):
+        open_checkpoint(tmp_path)
+
+
 def test_format_is_detected_by_content_and_the_only_weight_file_of_a_directory_is_opened(tmp_path):
     assert open_checkpoint(files.write_openai(tmp_path / "ggml.bin", files.TINY, HALF)).format == "openai"
     assert open_checkpoint(files.write_ggml(tmp_path / "m.pt", files.TINY, HALF)).format == "ggml"

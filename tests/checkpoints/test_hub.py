@@ -229,6 +229,12 @@ def test_folder_of_ones_own_comes_first(stub, tmp_path, monkeypatch):
         resolve_model("small")
 
 
+def test_folders_that_cannot_be_searched_hold_no_models(stub, tmp_path, monkeypatch):
+    monkeypatch.setenv("HARKEN_MODEL_DIR", str(tmp_path))
+    with pytest.raises(CheckpointNotFound, match="not on this machine"):
+        resolve_model("someone/" + "a" * 300, download=False)  # root may search all others
+
+
 def test_download_reports_nothing_beside_the_request(stub, monkeypatch):
     stub.repositories["openai/whisper-small"] = {"model.safetensors": b""}
     monkeypatch.delenv("HF_HUB_DISABLE_TELEMETRY", raising=False)

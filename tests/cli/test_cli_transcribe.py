@@ -462,6 +462,13 @@ class TestWatching:
 
         return watch
 
+    def test_a_folder_that_cannot_be_read_is_refused(self, cli):
+        Path("in").mkdir()
+        cli.monkeypatch.setattr("os.access", lambda *_: False)  # root may read everything
+        cli.monkeypatch.setattr("harken.cli.transcribe.sleep", lambda _: pytest.fail("it is watched"))
+        outcome = cli.run(*WATCH, "in")
+        assert (outcome.code, outcome.err) == (3, "harken: in: cannot be read: Permission denied\n")
+
     def test_recordings_are_done_once_when_they_are_whole_and_again_when_they_change(self, watch):
         one, two = recording(1), recording(2)
         put("there.wav", one)()

@@ -114,6 +114,7 @@ def test_every_option_is_taken_and_those_without_a_meaning_are_named_on_one_line
         ("--device cpu --compute_type float32", {"backend": "auto", "precision": "fp32"}),
         ("--compute_type int8_float16 --threads 2", {"precision": "int8", "threads": 2}),
         ("--model_directory my/model --local_files_only True", {"model": "my/model", "download": False}),
+        (f"--model tiny --model_dir {'a' * 300}", {"model": "tiny"}),  # which cannot be searched
         ("--hf_token secret --speaker_num 2", {"speakers": True, "num_speakers": 2, "word_timestamps": True}),
     ],
 )

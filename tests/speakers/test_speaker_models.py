@@ -215,6 +215,13 @@ def test_a_cache_that_cannot_be_written_is_one_error_with_its_reason_once(intern
     assert re.fullmatch(expected, error_of(OutputError))
 
 
+def test_folders_that_cannot_be_searched_hold_no_models(internet, monkeypatch):
+    unsearchable = "a" * 300  # root may search all others
+    assert "is not a directory" in error_of(CheckpointNotFound, unsearchable)
+    monkeypatch.setenv("HARKEN_CACHE", unsearchable)
+    assert "cannot be written" in error_of(OutputError)
+
+
 def test_two_downloads_at_once_do_not_disturb_one_another(internet, cache):
     internet.on_request = threading.Barrier(2, timeout=30).wait
     with ThreadPoolExecutor(2) as pool:

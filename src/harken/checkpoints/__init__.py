@@ -122,7 +122,9 @@ def _weight_file(path: Path) -> Path:
     for pattern in _WEIGHT_FILES:
         if files := sorted(path.glob(pattern), key=lambda file: (len(file.name), file.name)):
             return files[0]
-    if any((path / name).is_file() for name in (ADAPTER_FILE, PEFT_CONFIG)):
+    with reading(path):
+        names = os.listdir(path)
+    if ADAPTER_FILE in names or PEFT_CONFIG in names:
         raise CheckpointError(f"{path}: {_AN_ADAPTER}")
     others = [file for pattern in _ONLY_FILES for file in path.glob(pattern)]
     if len(others) != 1:

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from glob import glob
 from pathlib import Path
 
 from harken.checkpoints.checkpoint import Checkpoint, encoder_digest
@@ -69,8 +70,10 @@ def _own_changes(path: Path, checkpoint: Checkpoint) -> tuple[list[Change], list
     """Return the changes of an adapter of harken, and its file."""
     file = path / ADAPTER_FILE if os.path.isdir(path) else path
     if not os.path.isfile(file):
-        named = sorted(each.parent for each in path.glob(f"*/{PEFT_CONFIG}"))  # peft saves one with a name so
-        raise CheckpointNotFound(f"{file}: no such adapter{f'; {named[0]} is one' if named else ''}")
+        named = sorted(glob(f"*/{PEFT_CONFIG}", root_dir=path))  # peft saves one with a name so
+        raise CheckpointNotFound(
+            f"{file}: no such adapter{f'; {(path / named[0]).parent} is one' if named else ''}"
+        )
     watched = watch(file)
     metadata = metadata_of(file, "adapter", FORMAT, f", or a folder of peft with {PEFT_CONFIG}")
     factors = read_tensors(file)

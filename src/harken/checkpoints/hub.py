@@ -144,7 +144,7 @@ def _in_own_folder(model: str, repository: str) -> Path | None:
     if not os.path.isdir(folder):
         raise OptionError("HARKEN_MODEL_DIR", folder, "a directory")
     names = (model, repository, repository.partition("/")[2], f"{model}.pt", f"ggml-{model}.bin")
-    return next((path for path in (Path(folder, name) for name in names) if path.exists()), None)
+    return next((path for path in (Path(folder, name) for name in names) if os.path.exists(path)), None)
 
 
 def embedded_model() -> Path | None:
@@ -184,7 +184,7 @@ def _snapshot(repository: str, revision: str | None, *, local_only: bool) -> Pat
         from huggingface_hub import constants
 
         # Whether there is anything of it is soon known; the rest of that package takes long to import.
-        if not Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}").is_dir():
+        if not os.path.isdir(os.path.join(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}")):
             raise CheckpointNotFound(f"{repository}: not on this machine, and {_NO_DOWNLOADS}")
     from huggingface_hub import snapshot_download
 
@@ -222,7 +222,7 @@ def _fetch_weights(repository: str, revision: str | None) -> None:
     else:
         raise CheckpointError(_no_weights(repository))
     folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=repository, repo_type="model"))
-    if not folder.exists() and not are_progress_bars_disabled() and sys.stderr is not None:
+    if not os.path.exists(folder) and not are_progress_bars_disabled() and sys.stderr is not None:
         licences = [tag.removeprefix("license:") for tag in info.tags or () if tag.startswith("license:")]
         licence = ", ".join(licences) or "not named by its model card"
         print(f"{repository}: licence {licence}", file=sys.stderr, flush=True)

@@ -32,6 +32,7 @@ from harken.cli.options import (
     with_option,
 )
 from harken.cli.terminal import Screen, TimestampedLines, Unshown, is_terminal
+from harken.errors import AudioError
 from harken.files import make_folder
 from harken.formats import FORMATS, WORD_FORMATS, Layout, TranscriptFormat, make_writer
 from harken.manifests import RECORDING_SUFFIXES
@@ -222,6 +223,8 @@ def watch(job: FilesJob, names: Sequence[str]) -> NoReturn:
     for name in names:
         if not (os.path.isdir(name) or any(character in name for character in "*?[")):
             raise click.UsageError(f"--watch takes folders and patterns, and {name} is neither")
+        if os.path.isdir(name) and not os.access(name, os.R_OK | os.X_OK):  # it would look empty for ever
+            raise AudioError(f"{name}: cannot be read: Permission denied")
     if job.folder:
         make_folder(job.folder)
     job.recognizer.resolve_options(job.options)  # what is wrong is known before the first recording comes

@@ -38,7 +38,7 @@ class TranscriptFiles:
     @property
     def exist(self) -> bool:
         """True if all of the transcripts are there, and there is at least one."""
-        return bool(self.paths) and all(path.is_file() for path in self.paths.values())
+        return bool(self.paths) and all(map(os.path.isfile, self.paths.values()))
 
     @contextmanager
     def open(self) -> Iterator[Callable[[Transcript], None]]:

@@ -290,7 +290,7 @@ def _own_file(model: str, folder: str | None) -> str:
     """Return the path of a model that whisper itself has downloaded; its name if there is none."""
     caches = os.environ.get("XDG_CACHE_HOME", os.path.join(os.path.expanduser("~"), ".cache"))
     file = Path(folder or os.path.join(caches, "whisper"), f"{FILE_NAMES.get(model, model)}.pt")
-    return str(file) if file.is_file() else model
+    return str(file) if os.path.isfile(file) else model
 
 
 def _language(language: str | None, model: str) -> str | None:

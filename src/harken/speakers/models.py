@@ -101,9 +101,9 @@ def resolve_speaker_models(model: str | os.PathLike[str] | None, *, download: bo
 
 def _files_in(folder: Path) -> tuple[Path, Path]:
     files = folder / SEGMENTATION.name, folder / EMBEDDING.name
-    missing = [file.name for file in files if not file.is_file()]
+    missing = [file.name for file in files if not os.path.isfile(file)]
     if missing:
-        reason = f"has no {' and no '.join(missing)}" if folder.is_dir() else "is not a directory"
+        reason = f"has no {' and no '.join(missing)}" if os.path.isdir(folder) else "is not a directory"
         raise CheckpointNotFound(f"{folder}: {reason}; allowed is {_FILES}")
     return files
 
@@ -133,7 +133,7 @@ def _cached(source: Source, folder: Path, download: bool) -> Path:
 
 
 def _is_intact(path: Path, source: Source) -> bool:
-    return path.is_file() and watch(path).sha256() == source.sha256
+    return os.path.isfile(path) and watch(path).sha256() == source.sha256
 
 
 def _save(path: Path, source: Source) -> None:
