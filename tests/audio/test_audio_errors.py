@@ -176,6 +176,20 @@ def test_first_non_finite_sample_is_located(name, value, tmp_path):
     assert len(got) == pytest.approx(1.25 * SAMPLE_RATE, abs=1_100)
 
 
+@pytest.mark.parametrize("name", ["wav float", "wav double stereo"])
+def test_floats_of_a_file_in_another_scale_are_refused_where_they_begin(name, tmp_path):
+    samples = tone(2.0)
+    samples[[0, 9_000]] = 1e6  # a few wild ones are clipped
+    samples[round(1.25 * SAMPLE_RATE) :] *= 32768
+    path = AUDIO_FORMATS[name].write(tmp_path / "talk", samples=samples)
+
+    got, error = decode_until_error(path)
+    assert re.fullmatch(
+        rf"{re.escape(str(path))}: at 1\.2\d s: samples as large as \d+\.?\d*; allowed are floats .*", error
+    )
+    assert len(got) == pytest.approx(1.25 * SAMPLE_RATE, abs=1_100)
+
+
 def test_samples_of_an_array_before_one_that_is_not_finite_are_given():
     samples = tone(2.0).astype(np.float32)
     samples[round(1.25 * SAMPLE_RATE)] = np.nan

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 FileSource = str | os.PathLike[str] | IO[bytes]
 ALLOWED_SOURCES = "allowed is an audio or video file with sound"
 NOT_FINITE = "a sample is nan or infinite; allowed are finite samples"
+# Mixers overshoot full scale by a few decibels, a wrong gain by up to 18 dB, and samples of mean 0 and variance 1 have
+# peaks about as high; the features do not depend on the level. A block in another scale (16-bit values as floats) has
+# most of its speech far beyond that, a damaged one a few wild samples.
+LOUDEST = 8.0
+_MAX_WILD_SHARE = 0.01
+_MAX_WILD_SAMPLES = 16
 
 _ALLOWED_RATES_HZ = range(1_000, 768_001)
 # The headers of these formats count the samples; other formats estimate a duration or have none.
@@ -126,7 +132,7 @@ class AudioDecoder:
             )
 
     def _frames(self) -> Iterator[AudioFrame]:
-        """Decode frames up to the first sample that is not finite."""
+        """Decode frames up to the first sample that is not finite, or the first frame in another scale."""
         verbatim_floats = self._stream.codec_context.name.startswith(("pcm_f", "wavpack"))
         for frame in chain.from_iterable(map(self._decode, self._packets())):
             if frame.sample_rate not in _ALLOWED_RATES_HZ:
@@ -138,6 +144,9 @@ class AudioDecoder:
             if not self._position_s:
                 self._late_s = self._holes_s
             n_finite = _count_finite_samples(frame) if verbatim_floats else frame.samples
+            if verbatim_floats and (reason := another_scale(_by_channel(frame)[:, :n_finite])):
+                self._stream_error = reason
+                return
             self._position_s += n_finite / frame.sample_rate
             if n_finite < frame.samples:
                 self._stream_error = NOT_FINITE
@@ -447,6 +456,19 @@ def _join_frames(frames: Iterator[AudioFrame], chunk_s: float) -> Iterator[Audio
             yield fifo.read()
     if fifo.samples:
         yield fifo.read()
+
+
+def another_scale(samples: NDArray[Any]) -> str | None:
+    """Return why samples are refused that are floats in another scale, but for a few wild ones."""
+    if samples.dtype.kind != "f":
+        return None
+    wild = (samples > LOUDEST) | (samples < -LOUDEST)
+    if np.count_nonzero(wild) <= max(_MAX_WILD_SAMPLES, _MAX_WILD_SHARE * samples.size):
+        return None
+    return (
+        f"samples as large as {np.abs(samples).max():g}; allowed are floats in [-1, 1] (divide 16-bit values by 32768, "
+        "or give them as int16)"
+    )
 
 
 def _count_finite_samples(frame: AudioFrame) -> int:

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.audio.container import (
+    LOUDEST,
     NOT_FINITE,
     FileSource,
+    another_scale,
     mono_resampler,
     open_audio,
     shared_views,
@@ -28,14 +30,8 @@ AudioSource = FileSource | NDArray[Any]
 """A path, ``"-"`` for standard input, a binary file object (a pipe too), or samples at 16 kHz: an array of
 shape (samples,), float32 or float64 of a level up to 8, or int16."""
 
-# Mixers overshoot full scale by a few decibels, a wrong gain by up to 18 dB, and samples of mean 0 and variance 1 have
-# peaks about as high; the features do not depend on the level. A block in another scale (16-bit values as floats) has
-# most of its speech far beyond that, a damaged one a few wild samples.
-_LOUDEST = 8.0
 MAX_CHANNELS = 16
 """Most channels that are read apart, each of which is a recording of its own."""
-_MAX_WILD_SHARE = 0.01
-_MAX_WILD_SAMPLES = 16
 
 
 def stream_audio(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) -> Iterator[NDArray[np.float32]]:
@@ -68,9 +64,9 @@ def stream_audio(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) ->
     AudioNotFound
         If there is no such file.
     AudioError
-        If the source cannot be read as audio, is truncated, has a sample that is not finite, or is an array whose
-        floats are obviously in another scale: more than 1 % of a block, and 16 samples, are beyond 8. The message is
-        one line that names the file (``<stdin>`` for standard input), the time if known, and the reason.
+        If the source cannot be read as audio, is truncated, has a sample that is not finite, or floats that are
+        obviously in another scale: more than 1 % of a block, and 16 samples, are beyond 8. The message is one line that
+        names the file (``<stdin>`` for standard input), the time if known, and the reason.
     OptionError
         If `block_samples` is below 1.
     """
@@ -201,7 +197,7 @@ def checked_floats(
     An `AudioError` gives the name of their source, and the time of a sample, where they begin at one with a number.
     """
     low, high = float(block.min(initial=0)), float(block.max(initial=0))  # NaN if a sample is
-    if low >= -_LOUDEST and high <= _LOUDEST:
+    if low >= -LOUDEST and high <= LOUDEST:
         yield _to_float(block)
         return
     finite = np.isfinite(block)
@@ -209,12 +205,9 @@ def checked_floats(
         if n_finite := int(np.argmin(finite)):
             yield from checked_floats(block[:n_finite], start, name, rate_hz)
         raise AudioError(f"{name}: at {(start + n_finite) / rate_hz:.2f} s: {NOT_FINITE}")
-    wild = (block > _LOUDEST) | (block < -_LOUDEST)
-    if np.count_nonzero(wild) > max(_MAX_WILD_SAMPLES, _MAX_WILD_SHARE * len(block)):
-        raise AudioError(
-            f"{name}: at {(start + int(np.argmax(wild))) / rate_hz:.2f} s: samples as large as "
-            f"{max(-low, high):g}; allowed are floats in [-1, 1] (divide 16-bit values by 32768, or give them as int16)"
-        )
+    wild = (block > LOUDEST) | (block < -LOUDEST)
+    if reason := another_scale(block):
+        raise AudioError(f"{name}: at {(start + int(np.argmax(wild))) / rate_hz:.2f} s: {reason}")
     yield _to_float(np.where(wild, np.sign(block), block))
 
 
