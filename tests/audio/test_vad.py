@@ -106,8 +106,8 @@ def test_speech_at_normal_levels_is_heard_as_it_is(speech, factor):
     np.testing.assert_array_equal(found[sorted(near_loud)], as_it_is[sorted(near_loud)])
 
 
-def test_sound_that_is_never_quiet_has_silero_s_probabilities_to_the_bit(speech):
-    samples = speech + noise("white", 0.1, 11)[: len(speech)]
+def test_sound_that_is_never_quiet_or_in_doubt_has_silero_s_probabilities_to_the_bit(speech):
+    samples = (speech + noise("white", 0.1, 11)[: len(speech)])[: 5 * SAMPLE_RATE]  # behind it there is a pause
     np.testing.assert_array_equal(detect(samples), SileroDetector().feed(in_chunks(samples)))
 
 
@@ -133,6 +133,22 @@ def test_noise_is_not_speech_at_any_level(kind, peak_db):
     assert regions(detect(in_16_bits(noise(kind, 10 ** (peak_db / 20))))) == []
 
 
+def reverberant(samples, seconds, direct):
+    """Return samples as in a room: the direct sound has this amplitude, its echoes, as noise that fades, 1 in all."""
+    echoes = np.random.default_rng(0).standard_normal(round(seconds * SAMPLE_RATE))
+    echoes *= np.exp(np.linspace(0, -6.9, len(echoes)))
+    echoes /= np.linalg.norm(echoes)
+    echoes[0] += direct
+    n = 2 * len(samples)
+    wet = np.fft.irfft(np.fft.rfft(samples, n) * np.fft.rfft(echoes, n))[: len(samples)]
+    return (0.7 / np.abs(wet).max() * wet).astype(np.float32)
+
+
+def test_more_reverberant_speech_is_found_than_by_silero(speech, normally):
+    found = [len(speech_frames(reverberant(speech, 1.2, direct)) & normally) for direct in (0.6, 0.3, 0.0)]
+    assert sum(found) > 0.45 * 3 * len(normally)  # Silero itself finds a seventh
+
+
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e-40, 1e-30, 0.009, -0.5, 1.0])
 def test_constant_samples_are_silence_with_finite_probabilities(value):
     probabilities = detect(np.full(2 * SAMPLE_RATE + 7, value, np.float32))
@@ -147,6 +163,15 @@ def test_block_boundaries_do_not_change_probabilities(speech, levels, cuts):
     turns = np.repeat(levels, len(samples) // len(levels) + 1)[: len(samples)]
     samples = (samples * turns).astype(np.float32)
     np.testing.assert_array_equal(detect(samples, cuts=cuts), detect(samples))
+
+
+@settings(max_examples=15)
+@given(cuts=st.lists(st.integers(0, 5 * 16000), max_size=20))
+def test_block_boundaries_do_not_change_probabilities_in_doubt(speech, cuts):
+    samples = reverberant(speech, 1.2, 0.0)[: 5 * 16000 + 123]
+    whole = detect(samples)
+    assert not np.array_equal(whole, SileroDetector().feed(in_chunks(samples)))
+    np.testing.assert_array_equal(detect(samples, cuts=cuts), whole)
 
 
 def test_incomplete_chunk_is_returned_by_flush_and_nothing_is_fed_behind():

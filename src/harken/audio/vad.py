@@ -2,8 +2,9 @@
 
 Silero VAD hears speech down to peaks of about -45 dBFS, less and less below that, and nothing from -75 dBFS on
 (docs/decisions/quiet-speech.md). So `SpeechDetector` gives stretches below -40 dBFS to a second detector, louder by 30
-to 48 dB, and the greater probability counts. Elsewhere there is no second detector: the probabilities are Silero's, to
-the bit.
+to 48 dB, and the greater probability counts. Nor does Silero hear all speech in a room with much reverberation
+(docs/decisions/vad.md): where it is in doubt, a second detector is given the sound without its reverberation. Elsewhere
+there is none: the probabilities are Silero's, to the bit.
 
 `RegionTracker` has two thresholds. Speech begins where a probability reaches `threshold`. It ends where the probability
 falls below `neg_threshold` and then stays below `threshold` for `min_silence_s`. Regions are returned as soon as they
@@ -22,10 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from harken.audio.mel import Float32
+from harken.audio.mel import Float32, hann
 from harken.audio.silero import CHUNK_SAMPLES, SileroDetector
 from harken.errors import HarkenError, OptionError
 from harken.option_types import check, contradiction, option
@@ -55,6 +58,21 @@ OFFSET_RATE = 0.03
 """Share of the mean of a chunk in the estimate of the constant offset, which follows within a second."""
 LASTING_CHUNKS = 3
 """Chunks that amplified speech must last, 0.1 s: a breath in a pause is often taken for speech for one or two."""
+DOUBT_CHUNKS = 31
+"""Chunks, a second, none of which is speech before there is a doubt, as in most pauses there is none."""
+DOUBT = 0.005
+"""Mean probability of the last half of them from which on there is one; in silence and in most music it is lower."""
+BELIEVED = 0.9
+"""Probability from which on the second detector is believed: from 0.8 on a crowd is taken for speech."""
+SURE = 0.5
+"""Probability of a chunk of speech."""
+_HOP = CHUNK_SAMPLES // 2
+_ROOT_HANN = np.sqrt(hann(2 * _HOP))  # twice applied, its halves add up to 1
+_LATE_FRAMES, _LATE_DECAY = (
+    3,
+    0.85,
+)  # reverberation is late after 48 ms; the mean is over about a tenth of a second
+_LEAST_SHARE, _LEAST_POWER = 0.01, 1e-12
 
 
 class SpeechDetector:
@@ -63,6 +81,7 @@ class SpeechDetector:
     def __init__(self) -> None:
         self._detector = SileroDetector()
         self._amplified: _AmplifyingDetector | None = None
+        self._doubt = _Doubt()
         self._unfinished = np.empty(0, np.float32)
         self._n_quiet_chunks = HOLD_CHUNKS
         self._has_been_loud = False
@@ -87,7 +106,7 @@ class SpeechDetector:
         finished, unfinished = np.split(waiting, [n_chunks * CHUNK_SAMPLES])
         self._unfinished = unfinished.copy()
         chunks = finished.reshape(n_chunks, CHUNK_SAMPLES)
-        probabilities = self._detector.feed(finished)
+        probabilities = self._doubt.settled(chunks, self._detector.feed(finished))
         for is_quiet, first, end in _runs(self._follow_level(chunks)):
             if is_quiet:
                 # A new one detects better than one that still remembers the loud chunks before.
@@ -165,6 +184,89 @@ class _AmplifyingDetector:
             self._offset = mean if self._offset is None else self._offset + OFFSET_RATE * (mean - self._offset)
             offsets.append(self._offset)
         return np.array(offsets, np.float32)
+
+
+class _Doubt:
+    """Where a detector is in doubt, and what another one finds there without the reverberation."""
+
+    def __init__(self) -> None:
+        self._chunks = np.zeros((DOUBT_CHUNKS, CHUNK_SAMPLES), np.float32)
+        self._probabilities = np.ones(DOUBT_CHUNKS, np.float32)  # no doubt within the first second
+        self._second: _DryDetector | None = None
+
+    def settled(self, chunks: Float32, probabilities: Float32) -> Float32:
+        """Return the probabilities of the next chunks, those in doubt raised to the second detector's."""
+        settled = probabilities.copy()
+        chunks = np.concatenate([self._chunks, chunks])
+        probabilities = np.concatenate([self._probabilities, probabilities])
+        self._chunks, self._probabilities = (each[len(settled) :].copy() for each in (chunks, probabilities))
+        for is_doubtful, first, end in _runs(_doubtful(probabilities).tolist()):
+            if not is_doubtful:
+                self._second = None
+                continue
+            if self._second is None:
+                self._second = _DryDetector()
+                self._second.feed(chunks[first : first + DOUBT_CHUNKS])
+            second = self._second.feed(chunks[first + DOUBT_CHUNKS : end + DOUBT_CHUNKS])
+            settled[first:end] = np.maximum(settled[first:end], np.where(second >= BELIEVED, second, 0))
+        return settled
+
+
+def _doubtful(probabilities: Float32) -> NDArray[np.bool_]:
+    """Return of each chunk but the first `DOUBT_CHUNKS` whether it and those before it leave a doubt."""
+    thousandths = np.rint(1000 * probabilities).astype(
+        np.int64
+    )  # a sum of integers does not depend on their order
+    half = DOUBT_CHUNKS // 2
+    doubtful: NDArray[np.bool_] = (_sums(probabilities >= SURE, DOUBT_CHUNKS) == 0) & (
+        _sums(thousandths, half)[DOUBT_CHUNKS - half :] >= 1000 * DOUBT * half
+    )
+    return doubtful
+
+
+def _sums(values: NDArray[Any], n: int) -> NDArray[np.int64]:
+    """Return the sum of each value but the first n and of those before it, n in all."""
+    sums = np.cumsum(values, dtype=np.int64)
+    return sums[n:] - sums[:-n]
+
+
+class _DryDetector:
+    """Detector of speech in whole chunks without their reverberation, 16 ms late.
+
+    The power of late reverberation is about the mean of that of the last tenths of a second, and is subtracted from the
+    spectrum. Source: Lebart, Boucher and Denbigh, A new method based on spectral subtraction for speech
+    dereverberation, 2001.
+    """
+
+    def __init__(self) -> None:
+        self._detector = SileroDetector()
+        self._recent = np.zeros(LASTING_CHUNKS - 1, np.float32)
+        self._before = np.zeros(_HOP, np.float32)
+        self._overlap = np.zeros(_HOP)
+        self._powers = np.zeros((_LATE_FRAMES, _HOP + 1))
+        self._late = np.zeros(_HOP + 1)
+
+    def feed(self, chunks: Float32) -> Float32:
+        """Return the speech probabilities of the next chunks, an array of shape (chunks, samples)."""
+        samples = np.concatenate([self._before, chunks.ravel()])
+        self._before = samples[-_HOP:].copy()
+        spectra = np.fft.rfft(_ROOT_HANN * np.lib.stride_tricks.sliding_window_view(samples, 2 * _HOP)[::_HOP])
+        powers = spectra.real**2 + spectra.imag**2
+        before = np.concatenate([self._powers, powers])
+        self._powers = before[len(powers) :].copy()
+        late = (1 - _LATE_DECAY) * before[: len(powers)]
+        for frame in late:
+            frame += _LATE_DECAY * self._late
+            self._late = frame
+        self._late = self._late.copy()
+        spectra *= np.sqrt(np.maximum(1 - late / (powers + _LEAST_POWER), _LEAST_SHARE))
+        first, second = np.split(_ROOT_HANN * np.fft.irfft(spectra), 2, axis=1)
+        dry = first + np.concatenate([self._overlap[None], second[:-1]])
+        self._overlap = second[-1]
+        probabilities = np.concatenate([self._recent, self._detector.feed(dry.ravel().astype(np.float32))])
+        self._recent = probabilities[len(probabilities) - len(self._recent) :].copy()
+        lasting: Float32 = np.lib.stride_tricks.sliding_window_view(probabilities, LASTING_CHUNKS).min(axis=1)
+        return lasting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
