@@ -79,8 +79,12 @@ def test_assistant_is_distilled_from_a_folder_of_speech(cli, data_folder, tmp_pa
     assert (made.dims.n_text_layer, made.dims.has_encoder) == (1, False)
     assert made.encoder_sha256 == encoder_digest(open_checkpoint(data_folder / "model"))
     assert_assists(data_folder, out)
+    shutil.rmtree(out / "training" / "examples")
     again = distilled(cli, out)
     assert (again.code, again.out) == (0, outcome.out)
+    (out / "model.safetensors").unlink()
+    lost = distilled(cli, out)
+    assert (lost.code, "has lost its result" in lost.err) == (5, True)
 
 
 @pytest.mark.parametrize("rank", [(), ("--rank", 4)], ids=["whole", "low rank"])

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from harken.errors import CheckpointError, ManifestError, OptionError, importing
+from harken.errors import CheckpointError, ManifestError, OptionError, OutputError, importing
 
 with importing("torch", "training"):
     import torch
@@ -69,7 +69,7 @@ class TrainingTask(Generic[TrainOptionsT]):
         return None if is_file else self.checkpoint.path.parent
 
     def create_or_resume(self, **extra: Any) -> None:
-        """Create the folder, or check that it holds this training (see `RunDirectory.create_or_resume`)."""
+        """Create the folder, or check that it holds this training and its result (see `RunDirectory`)."""
         self.run_directory.create_or_resume(
             {
                 "model": self.checkpoint.weights.digest,
@@ -79,6 +79,8 @@ class TrainingTask(Generic[TrainOptionsT]):
                 **extra,
             }
         )
+        if self.run_directory.has_state and not any(self.out.glob("*.safetensors")):
+            raise OutputError(f"{self.out}: its training has lost its result; allowed is another folder")
 
     def _recordings_digest(self) -> str:
         """Return the number of recordings, and a digest of their names and texts."""

@@ -91,10 +91,9 @@ class RunDirectory:
                     )
         elif os.path.exists(out) and not _is_empty_folder(out):
             raise OutputError(f"{out}: is there, and is no training; allowed is a new or an empty folder")
-        else:
-            for folder in folders:
-                make_folder(folder)
-            write_atomic(config_path, [json.dumps(config, indent=1) + "\n"])
+        for folder in folders:  # somebody may have removed the examples, which are large
+            make_folder(folder)
+        write_atomic(config_path, [json.dumps(config, indent=1) + "\n"])
 
     def discard(self) -> None:
         """Remove a training that has not begun to learn, with its folder if that is empty then."""
