@@ -57,7 +57,7 @@ Behind loud sound it is always `MIN_GAIN`: much louder, the breath and the room 
 OFFSET_RATE = 0.03
 """Share of the mean of a chunk in the estimate of the constant offset, which follows within a second."""
 LASTING_CHUNKS = 3
-"""Chunks that amplified speech must last, 0.1 s: a breath in a pause is often taken for speech for one or two."""
+"""Chunks that speech of a second detector must last, 0.1 s: a breath is often taken for speech for one or two."""
 DOUBT_CHUNKS = 31
 """Chunks, a second, none of which is speech before there is a doubt, as in most pauses there is none."""
 DOUBT = 0.005
@@ -68,10 +68,7 @@ SURE = 0.5
 """Probability of a chunk of speech."""
 _HOP = CHUNK_SAMPLES // 2
 _ROOT_HANN = np.sqrt(hann(2 * _HOP))  # twice applied, its halves add up to 1
-_LATE_FRAMES, _LATE_DECAY = (
-    3,
-    0.85,
-)  # reverberation is late after 48 ms; the mean is over about a tenth of a second
+_LATE_FRAMES, _LATE_DECAY = 3, 0.85  # of 16 ms: late is after 48 ms; the mean is over about a tenth of a second
 _LEAST_SHARE, _LEAST_POWER = 0.01, 1e-12
 
 
@@ -152,23 +149,34 @@ def _runs(values: Sequence[bool]) -> Iterator[tuple[bool, int, int]]:
         yield value, first, end
 
 
+class _LastingDetector:
+    """Silero in whole chunks; a probability is the lowest of the last `LASTING_CHUNKS`."""
+
+    def __init__(self) -> None:
+        self._detector = SileroDetector()
+        self._recent = np.zeros(LASTING_CHUNKS - 1, np.float32)
+
+    def feed(self, samples: Float32) -> Float32:
+        """Return the speech probabilities of the next chunks."""
+        probabilities = np.concatenate([self._recent, self._detector.feed(samples)])
+        self._recent = probabilities[len(probabilities) - len(self._recent) :].copy()
+        lasting: Float32 = np.lib.stride_tricks.sliding_window_view(probabilities, LASTING_CHUNKS).min(axis=1)
+        return lasting
+
+
 class _AmplifyingDetector:
-    """Detector of quiet speech in whole chunks; a probability is the lowest of the last `LASTING_CHUNKS`."""
+    """Detector of quiet speech in whole chunks."""
 
     def __init__(self, max_gain: float) -> None:
         self._max_gain = max_gain
         self._peak_level = 0.0
-        self._detector = SileroDetector()
-        self._recent = np.zeros(LASTING_CHUNKS - 1, np.float32)
+        self._detector = _LastingDetector()
         self._offset: float | None = None
 
     def feed(self, chunks: Float32) -> Float32:
         """Return the speech probabilities of the next chunks, an array of shape (chunks, samples)."""
         amplified = self._gains(chunks)[:, None] * (chunks - self._follow_offset(chunks)[:, None])
-        probabilities = np.concatenate([self._recent, self._detector.feed(amplified.ravel())])
-        self._recent = probabilities[len(probabilities) - len(self._recent) :].copy()
-        lasting: Float32 = np.lib.stride_tricks.sliding_window_view(probabilities, LASTING_CHUNKS).min(axis=1)
-        return lasting
+        return self._detector.feed(amplified.ravel())
 
     def _gains(self, chunks: Float32) -> Float32:
         """Return the amplification of each chunk, a power of two that falls where the level reaches a new peak."""
@@ -214,9 +222,9 @@ class _Doubt:
 
 def _doubtful(probabilities: Float32) -> NDArray[np.bool_]:
     """Return of each chunk but the first `DOUBT_CHUNKS` whether it and those before it leave a doubt."""
-    thousandths = np.rint(1000 * probabilities).astype(
-        np.int64
-    )  # a sum of integers does not depend on their order
+    thousandths = np.rint(
+        1000 * probabilities
+    )  # sums of integers do not depend on how these are divided into calls
     half = DOUBT_CHUNKS // 2
     doubtful: NDArray[np.bool_] = (_sums(probabilities >= SURE, DOUBT_CHUNKS) == 0) & (
         _sums(thousandths, half)[DOUBT_CHUNKS - half :] >= 1000 * DOUBT * half
@@ -239,8 +247,7 @@ class _DryDetector:
     """
 
     def __init__(self) -> None:
-        self._detector = SileroDetector()
-        self._recent = np.zeros(LASTING_CHUNKS - 1, np.float32)
+        self._detector = _LastingDetector()
         self._before = np.zeros(_HOP, np.float32)
         self._overlap = np.zeros(_HOP)
         self._powers = np.zeros((_LATE_FRAMES, _HOP + 1))
@@ -263,10 +270,7 @@ class _DryDetector:
         first, second = np.split(_ROOT_HANN * np.fft.irfft(spectra), 2, axis=1)
         dry = first + np.concatenate([self._overlap[None], second[:-1]])
         self._overlap = second[-1]
-        probabilities = np.concatenate([self._recent, self._detector.feed(dry.ravel().astype(np.float32))])
-        self._recent = probabilities[len(probabilities) - len(self._recent) :].copy()
-        lasting: Float32 = np.lib.stride_tricks.sliding_window_view(probabilities, LASTING_CHUNKS).min(axis=1)
-        return lasting
+        return self._detector.feed(dry.ravel().astype(np.float32))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
