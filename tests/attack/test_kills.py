@@ -1,7 +1,7 @@
 """Processes killed at random points: nothing is lost or broken, and the same command goes on.
 
-``HARKEN_KILLS=1000 pytest -m attack tests/attack/test_kills.py`` kills as often as it is told. A kill hits wherever the
-process is at that time, so a seed repeats it only in the statistical sense.
+``HARKEN_KILLS=1000 pytest -m 'attack or nightly' tests/attack/test_kills.py`` kills as often as it is told. A kill hits
+wherever the process is at that time, so a seed repeats it only in the statistical sense.
 """
 
 import json
@@ -160,7 +160,7 @@ def test_sound_of_a_killed_live_session_is_on_the_disk(tmp_path):
         remove(tmp_path, left)
 
 
-@pytest.mark.attack
+@pytest.mark.nightly
 def test_killed_training_goes_on_to_the_same_weights(tmp_path):
     pytest.importorskip("torch")
     write_model(tmp_path / "model")
