@@ -98,9 +98,8 @@ def _make_root(root: Path) -> Path:
 
 def _remove_unused(root: Path) -> None:
     """Remove the keys that nobody has used for long; whatever cannot be removed, as it is open on Windows, stays."""
-    for name in glob(
-        f"*/{CHECKSUM_FILE}", root_dir=root
-    ):  # that of Path raises where a folder cannot be searched
+    # Path.glob would raise where a folder cannot be searched.
+    for name in glob(f"*/{CHECKSUM_FILE}", root_dir=root):
         with suppress(OSError):
             if time.time() - (root / name).stat().st_mtime > UNUSED_AFTER_S:
                 shutil.rmtree((root / name).parent, ignore_errors=True)

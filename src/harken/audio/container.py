@@ -143,13 +143,10 @@ class AudioDecoder:
             self._holes_s += self._hole_s(frame)
             if not self._position_s:
                 self._late_s = self._holes_s
-            n_finite = _count_finite_samples(frame) if verbatim_floats else frame.samples
-            if verbatim_floats and (reason := another_scale(_by_channel(frame)[:, :n_finite])):
+            n_valid, reason = _check_samples(frame) if verbatim_floats else (frame.samples, None)
+            self._position_s += n_valid / frame.sample_rate
+            if reason:
                 self._stream_error = reason
-                return
-            self._position_s += n_finite / frame.sample_rate
-            if n_finite < frame.samples:
-                self._stream_error = NOT_FINITE
                 return
             frame.pts = None  # the resampler would reject timestamps that jump
             yield frame
@@ -471,10 +468,14 @@ def another_scale(samples: NDArray[Any]) -> str | None:
     )
 
 
-def _count_finite_samples(frame: AudioFrame) -> int:
-    """Count the samples before the first one that is not finite."""
-    finite = np.isfinite(_by_channel(frame)).all(axis=0)
-    return int(frame.samples if finite.all() else np.argmin(finite))
+def _check_samples(frame: AudioFrame) -> tuple[int, str | None]:
+    """Return how many samples come before what is refused, and the reason if something is."""
+    samples = _by_channel(frame)
+    finite = np.isfinite(samples).all(axis=0)
+    n_finite = frame.samples if finite.all() else int(np.argmin(finite))
+    if reason := another_scale(samples[:, :n_finite]):
+        return 0, reason
+    return n_finite, NOT_FINITE if n_finite < frame.samples else None
 
 
 def _reason(error: BaseException) -> str:

@@ -195,7 +195,7 @@ class _AmplifyingDetector:
 
 
 class _Doubt:
-    """Where a detector is in doubt, and what another one finds there without the reverberation."""
+    """A detector's doubt, and what another one finds there without the reverberation."""
 
     def __init__(self) -> None:
         self._chunks = np.zeros((DOUBT_CHUNKS, CHUNK_SAMPLES), np.float32)
@@ -222,9 +222,8 @@ class _Doubt:
 
 def _doubtful(probabilities: Float32) -> NDArray[np.bool_]:
     """Return of each chunk but the first `DOUBT_CHUNKS` whether it and those before it leave a doubt."""
-    thousandths = np.rint(
-        1000 * probabilities
-    )  # sums of integers do not depend on how these are divided into calls
+    # Sums of integers are exact, so it changes none how the probabilities are divided into calls.
+    thousandths = np.rint(1000 * probabilities)
     half = DOUBT_CHUNKS // 2
     doubtful: NDArray[np.bool_] = (_sums(probabilities >= SURE, DOUBT_CHUNKS) == 0) & (
         _sums(thousandths, half)[DOUBT_CHUNKS - half :] >= 1000 * DOUBT * half
@@ -269,7 +268,7 @@ class _DryDetector:
         spectra *= np.sqrt(np.maximum(1 - late / (powers + _LEAST_POWER), _LEAST_SHARE))
         first, second = np.split(_ROOT_HANN * np.fft.irfft(spectra), 2, axis=1)
         dry = first + np.concatenate([self._overlap[None], second[:-1]])
-        self._overlap = second[-1]
+        self._overlap = second[-1].copy()
         return self._detector.feed(dry.ravel().astype(np.float32))
 
 
