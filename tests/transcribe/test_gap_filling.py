@@ -249,6 +249,12 @@ class TestReporting:
         transcript, _ = transcribe(early, samples=samples, fill_gaps=False, **options)
         assert len(transcript.dropped) == n_dropped
 
+    def test_a_segment_closed_before_its_words_lasts_as_long_as_these(self):
+        closed = window_text(0, " one", 1, 12, " two", 20, attended=(0, 2, 4, 6, 8, 1, 12, *[18] * 4, 20))
+        transcript, _ = transcribe(closed, fill_gaps=False, hallucination_threshold=1.0)
+        assert [segment.start_s for segment in transcript.segments] == [0, pytest.approx(0.24)]
+        assert [segment.end_s for segment in transcript.segments] == pytest.approx([0.24, 0.4])
+
     @pytest.mark.parametrize("word_timestamps", [False, True])
     def test_dropped_text_is_reported_as_dropped_only_with_all_the_speech_it_covers(self, word_timestamps):
         options = {"hallucination_threshold": 1e-6, "word_timestamps": word_timestamps}

@@ -226,11 +226,13 @@ class SegmentMaker:
         )
         return replace(text, scored=tuple(self._score(token_segments, text)), advance=advance)
 
-    def _score(self, token_segments: Iterable[TokenSegment], window: WindowText) -> Iterator[TokenSegment]:
+    def _score(self, token_segments: Sequence[TokenSegment], window: WindowText) -> Iterator[TokenSegment]:
         """Yield the segments of a window, each with the probability that it is a hallucination."""
         decoded, attention = window.result.decoded, window.result.decoded.hypothesis.attention
         tokenizer, limit = self.decoder.tokenizer, self._options.hallucination_threshold
-        for segment in token_segments:
+        next_starts = [*(segment.start for segment in token_segments[1:]), window.n_positions]
+        behind = 0.0
+        for segment, next_start in zip(token_segments, next_starts, strict=True):
             text, rows = tokenizer.decode(segment.tokens), segment.text_indices(tokenizer.eot)
             start, end = segment.start, segment.end
             speech_prob = concentration = None
@@ -239,6 +241,11 @@ class SegmentMaker:
                 # Timestamps may leave out the words. But if they are in the padding, nobody said these.
                 if rows and start < window.n_positions:
                     start, end = attended_stretch(attention[:, rows], window.n_positions)
+                    # With fewer positions than tokens, the model has closed the segment before its words.
+                    if 0 < segment.end - segment.start < len(rows):
+                        longer = min(segment.start, max(start, behind)), max(segment.end, min(end, next_start))
+                        segment = replace(segment, start=longer[0], end=longer[1])
+            behind = segment.end
             spans = self.frame_source.spans(round(window.source_frame(start)), round(window.source_frame(end)))
             if self.segmenter is not None:
                 speech_prob = mean_speech_probability(self.segmenter.probabilities, spans)
