@@ -70,7 +70,10 @@ def test_a_current_folder_that_was_removed_is_no_unforeseen_error(cli, tmp_path,
     monkeypatch.chdir(tmp_path)
     shutil.rmtree(tmp_path)
     outcome = cli.run("transcribe", "talk.wav", "--format", "srt")
-    assert (outcome.code, outcome.err) == (2, "harken: the current folder was removed; allowed is one that exists\n")
+    assert (outcome.code, outcome.err) == (
+        2,
+        "harken: the current folder was removed; allowed is one that exists\n",
+    )
 
 
 def test_notes_of_an_error_are_on_its_line():
