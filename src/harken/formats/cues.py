@@ -204,7 +204,7 @@ class _Run:
             before = self._words[-1].text
             self._cuts.append(_cut_cost(before, word.text, language))
             spaceless = any(map(SPACELESS_LETTER.match, (before[-1:], word.text)))
-            joined = self._cuts[-1] == TORN_MARK or not (word.text[:1].isspace() or spaceless)
+            joined = not word.text[:1].isspace() and (not spaceless or self._cuts[-1] == TORN_MARK)
             self._find_way(word.start_s)
         self._n_joined.append(self._n_joined[-1] + joined)
         self._words.append(word)
