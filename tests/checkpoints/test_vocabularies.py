@@ -15,7 +15,7 @@ from harken.audio import mel_filters
 from harken.checkpoints import Checkpoint, open_checkpoint, with_adapters
 from harken.checkpoints.convert import TARGETS, convert
 from harken.checkpoints.weight_names import EMBEDDING
-from harken.errors import CheckpointError, OptionError
+from harken.errors import CheckpointError, OptionError, OutputError
 from harken.text import Tokenizer
 from harken.text.vocabulary import builtin_tokens, bytes_to_unicode, merges_of
 from tiny_models import DIMS, TOKENIZER
@@ -253,6 +253,17 @@ def test_a_converted_model_is_the_same(tmp_path, target):
     for name, values in weights.items():
         np.testing.assert_array_equal(result.weights[name], values, err_msg=name)
     assert tokenizer_of(result).has_same_vocabulary(TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("target", "name"), [("huggingface", "tokenizer.json"), ("ctranslate2", "vocabulary.json")]
+)
+def test_a_conversion_that_breaks_off_leaves_no_model(tmp_path, target, name):
+    (tmp_path / "to" / name).mkdir(parents=True)  # cannot be written
+    with pytest.raises(OutputError, match=name):
+        converted(open_with(tmp_path, WITH_ADDED), tmp_path / "to", target)
+    with pytest.raises(CheckpointError):
+        open_checkpoint(tmp_path / "to")
 
 
 @pytest.mark.parametrize("target", ["huggingface", "ctranslate2"])

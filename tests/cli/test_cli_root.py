@@ -65,6 +65,17 @@ def test_debug_raises_an_unforeseen_error(run, monkeypatch):
         run(failing(RuntimeError("inside")))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows removes no folder that a process is in")
+def test_a_current_folder_that_was_removed_is_no_unforeseen_error(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree(tmp_path)
+    outcome = cli.run("transcribe", "talk.wav", "--format", "srt")
+    assert (outcome.code, outcome.err) == (
+        2,
+        "harken: the current folder was removed; allowed is one that exists\n",
+    )
+
+
 def test_notes_of_an_error_are_on_its_line():
     error = ZeroDivisionError("by chance")
     error.add_note("what was done is in talk.srt.partial")

@@ -411,6 +411,19 @@ class TestSkipping:
         assert transcribe(talk, "bad.wav", *options).code == 0
         assert not Path("bad.refused.json").exists()
 
+    def test_resume_tries_a_recording_again_that_grew_while_it_was_transcribed(self, cli, transcribe, talk):
+        whole, backend = talk.read_bytes(), cli.use_texts(*COUNTING)
+        talk.write_bytes(whole[: len(whole) // 2])
+        encode = backend.encode
+
+        def encode_while_it_grows(*arguments, **options):
+            talk.write_bytes(whole)
+            return encode(*arguments, **options)
+
+        cli.monkeypatch.setattr(backend, "encode", encode_while_it_grows)
+        assert "is cut short" in transcribe(talk, "-f", "txt", "--resume").err
+        assert transcribe(talk, "-f", "txt", "--resume").code == 0
+
     def test_damaged_json_is_no_refusal_and_no_draft(self, transcribe, talk):
         nested = Path("talk.refused.json")
         nested.write_text("[" * 100_000)

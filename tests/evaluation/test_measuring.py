@@ -1,5 +1,6 @@
 """What all commands that measure do: refuse, report, keep results at a signal, and replace no file that is read."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -186,3 +187,15 @@ def test_bad_arguments_fail_in_one_line_before_loading_a_model(cli, talks):
         assert (outcome.code, outcome.out, outcome.err.count("\n"), cli.loaded) == (code, "", 1, []), line
         message = message.replace("/", str(Path("/"))) if code == 5 else message
         assert outcome.err.startswith(f"harken: {message}"), line
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="this system has no paths of pipes")
+def test_a_pipe_which_cannot_be_read_for_every_pass_is_refused(cli):
+    read, write = os.pipe()
+    os.close(write)
+    outcome = cli.run("bench", f"/dev/fd/{read}")
+    os.close(read)
+    assert outcome.code == 2
+    assert outcome.err.startswith(
+        f"harken: /dev/fd/{read} can be read only once; allowed are files and manifests"
+    )

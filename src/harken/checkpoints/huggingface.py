@@ -221,9 +221,9 @@ def export(
         "decoder_start_token_id": tokenizer.model_ids[tokenizer.sot],
         **({"harken": dict(harken_config)} if harken_config else {}),
     }
-    write_atomic(folder / "model.safetensors", serialize_tensors(hf_weights, {"format": "pt"}))
-    write_atomic(folder / "config.json", [json.dumps(config, indent=1) + "\n"])
     for file in (source_folder / name for name in COPIED_FILES) if source_folder else ():
         if file.is_file():
             check_text_size(file)
             write_atomic(folder / file.name, [file.read_bytes()])
+    write_atomic(folder / "model.safetensors", serialize_tensors(hf_weights, {"format": "pt"}))
+    write_atomic(folder / "config.json", [json.dumps(config, indent=1) + "\n"])

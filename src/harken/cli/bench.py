@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from harken.api import Recognizer
+from harken.audio.container import is_pipe
 from harken.cli.bench_streaming import live_measurement, live_stream_options
 from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s, refuse_overwriting
 from harken.cli.measuring import (
@@ -234,8 +235,9 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
         live_stream_options(params)
         normalizer(None)
     names = expand_patterns(recordings)
-    if STDIN in names:
-        raise click.UsageError("standard input can be read only once; allowed are files and manifests")
+    if pipes := [*filter(is_pipe, names)]:
+        pipe = "standard input" if pipes[0] == STDIN else pipes[0]
+        raise click.UsageError(f"{pipe} can be read only once; allowed are files and manifests")
     manifests = [name for name in names if os.path.isdir(name) or name.endswith(".jsonl")]
     eval_recordings = [*read_manifests(manifests, params["limit"], note=write_stderr)]
     found, unreadable = _find_recordings(name for name in names if name not in manifests)

@@ -149,6 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         if _is_of_stdout(error):
             error = OutputError(f"standard output: cannot be written: {error.strerror or error}")
+        elif type(error) is FileNotFoundError and _has_no_current_folder():
+            error = click.ClickException("the current folder was removed; allowed is one that exists")
         _print_error(describe_error(error))
         return exit_code(error)
 
@@ -173,6 +175,14 @@ def _is_of_stdout(error: Exception) -> TypeGuard[OSError]:
         return False
     unwritable = error.errno in (ENOSPC, EIO, EBADF) or isinstance(error, io.UnsupportedOperation)
     return unwritable and not error.filename
+
+
+def _has_no_current_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _print_error(message: str) -> None:

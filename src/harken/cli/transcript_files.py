@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from errno import EACCES, EIO, EMFILE, ENFILE, ENOMEM, EPERM, ETIMEDOUT
+from functools import cached_property
 from pathlib import Path
 
 from harken.cli.inputs import recording_reference
@@ -85,17 +86,22 @@ class TranscriptFiles:
 
     @property
     def refusal(self) -> str | None:
-        """The reason why it could not be transcribed, unless it has changed since."""
-        path = self._kept(_REFUSAL)
+        """The reason why it could not be transcribed, unless it has changed since; asked for before it is read."""
+        if not (path := self._kept(_REFUSAL)):
+            return None
+        identity = self._identity
         try:
-            refusal = json.loads(path.read_bytes()) if path else {}
-            return str(refusal["reason"]) if refusal["recording"] == self._identity else None
+            refusal = json.loads(path.read_bytes())
+            return str(refusal["reason"]) if refusal["recording"] == identity else None
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
 
-    @property
+    @cached_property
     def _identity(self) -> list[int | str]:
-        """Identity of the recording, and version of the program: a refusal holds as long as both are the same."""
+        """Identity of the recording, and version of the program: a refusal holds as long as both are the same.
+
+        It is what it was before the recording was read, or one that grew meanwhile would be refused for ever.
+        """
         return [*recording_identity(self.source), __version__]
 
     @property

@@ -202,8 +202,9 @@ class _Run:
         joined = False
         if self._words:
             before = self._words[-1].text
-            joined = not (word.text[:1].isspace() or any(map(SPACELESS_LETTER.match, (before[-1:], word.text))))
             self._cuts.append(_cut_cost(before, word.text, language))
+            spaceless = any(map(SPACELESS_LETTER.match, (before[-1:], word.text)))
+            joined = not word.text[:1].isspace() and (not spaceless or self._cuts[-1] == TORN_MARK)
             self._find_way(word.start_s)
         self._n_joined.append(self._n_joined[-1] + joined)
         self._words.append(word)
