@@ -258,12 +258,15 @@ def test_a_converted_model_is_the_same(tmp_path, target):
 @pytest.mark.parametrize(
     ("target", "name"), [("huggingface", "tokenizer.json"), ("ctranslate2", "vocabulary.json")]
 )
-def test_a_conversion_that_breaks_off_leaves_no_model(tmp_path, target, name):
-    (tmp_path / "to" / name).mkdir(parents=True)  # cannot be written
+def test_a_conversion_that_breaks_off_leaves_no_model_and_can_be_repeated(tmp_path, target, name):
+    checkpoint, unwritable = open_with(tmp_path, WITH_ADDED), tmp_path / "to" / name
+    unwritable.mkdir(parents=True)
     with pytest.raises(OutputError, match=name):
-        converted(open_with(tmp_path, WITH_ADDED), tmp_path / "to", target)
+        converted(checkpoint, tmp_path / "to", target)
     with pytest.raises(CheckpointError):
         open_checkpoint(tmp_path / "to")
+    unwritable.rmdir()
+    assert converted(checkpoint, tmp_path / "to", target).dims == checkpoint.dims
 
 
 @pytest.mark.parametrize("target", ["huggingface", "ctranslate2"])

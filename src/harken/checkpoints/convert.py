@@ -62,20 +62,18 @@ def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Arra
     generation = _generation_config(checkpoint, tokenizer)
     files = _files(generation, tokenizer, dims)
     if target == "ctranslate2":
-        files |= {
-            "config.json": _json(_ctranslate2_config(generation, tokenizer)),
-            "vocabulary.json": _json(_tokens_by_id(tokenizer, dims.n_vocab)),
-        }
+        files["vocabulary.json"] = _json(_tokens_by_id(tokenizer, dims.n_vocab))
     for name, content in files.items():
         own = checkpoint.path.with_name(name)
         if is_own := name in COPIED_FILES and own.is_file():
             check_text_size(own)
         write_atomic(folder / name, [own.read_bytes() if is_own else content])
-    # Last: without weights, what an interruption leaves is no model, and not one with another vocabulary.
+    # Last: what an interruption leaves is no model, so not one with another vocabulary, and is written over.
     if target == "huggingface":
         export(folder, checkpoint.dims, checkpoint.weights, tokenizer)
     else:
         write_atomic(folder / "model.bin", ctranslate2.serialize(dims, weights))
+        write_atomic(folder / "config.json", _json(_ctranslate2_config(generation, tokenizer)))
     return folder
 
 
