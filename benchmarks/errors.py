@@ -2,22 +2,25 @@
 
 The first engine is compared with each of the others recording by recording. ``harken exact`` encodes windows whole,
 as the reference does. Engines work at the same time, since nothing is timed. Where nobody names the language, the
-percentage of recordings whose language an engine got right stands beside its errors.
+percentage of recordings whose language an engine got right stands beside its errors. Most recordings are shorter than a
+window; ``--join`` makes longer ones of them.
 
     python benchmarks/errors.py --model base --threads 1 --beam 1 5 --language named detected --save errors-base
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from engines import PACKAGES, Reply, Worker, add_engine_options, workers_of
 from program import Args, Parser, Row, add, main, note, percent
-from recordings import SCORING, difference, evaluate, read_sets
+from recordings import SCORING, difference, evaluate, read_sets, write_joined
 
 SETS = (
     "accents", "arctic", "chinese", "common-voice", "dutch", "french", "german", "librispeech-test-other",
@@ -40,12 +43,15 @@ def options(parser: Parser) -> None:
     add_engine_options(parser, ("harken", "harken exact", "faster-whisper"))
     add(parser, "--beam", (1,), "beam widths; 1 is greedy")
     add(parser, "--language", ("named",), "named, detected or both", choices=("named", "detected"))
+    add(parser, "--join", 0.0, "least seconds that recordings of a set in one language are joined to")
 
 
 def rows(args: Args) -> Iterator[Row]:
     """Yield a row for each group of recordings."""
-    with workers_of(args) as workers:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, workers_of(args) as workers:
         recordings = read_sets(args)
+        if args.join:
+            recordings = [*joined(recordings, args.join, Path(scratch))]
         for language, beam_size in product(args.language, args.beam):
             named = language == "named"
             outcomes = transcribe_all(workers, recordings, named=named, beam_size=beam_size)
@@ -53,6 +59,20 @@ def rows(args: Args) -> Iterator[Row]:
                 if members:
                     row = measure(group, members, args.engines)
                     yield {"beam_size": beam_size, "language": language} | row
+
+
+def joined(recordings: Sequence[tuple[str, Any]], seconds: float, scratch: Path) -> Iterator[tuple[str, Any]]:
+    """Yield recordings of at least some seconds, each of several of one set in one language; what is left is not used."""
+    waiting: dict[tuple[str, str | None], list[Any]] = {}
+    for number, (name, entry) in enumerate(recordings):
+        parts = waiting.setdefault((name, entry.language), [])
+        parts.append(entry)
+        if sum(part.seconds or 0.0 for part in parts) >= seconds:
+            path = scratch / f"{number}.wav"
+            length = write_joined([part.path for part in parts], path)
+            text = " ".join(part.text for part in parts)
+            yield name, replace(entry, path=path, text=text, seconds=length, speaker=None)
+            parts.clear()
 
 
 def transcribe_all(
