@@ -42,6 +42,16 @@ import("/page/api.js").then(async ({ events, request }) => {
   for await (const caption of events(await request(`v1/captions/${name}`))) return caption;
 })
 """
+LOST_ANSWER = """
+import("/page/api.js").then(async ({ events }) => {
+  const lost = new ReadableStream({ pull: (controller) => controller.error(new TypeError("network error")) });
+  try {
+    for await (const event of events(new Response(lost)));
+  } catch (error) {
+    return error.message;
+  }
+})
+"""
 TEXT = "[...document.querySelectorAll('.text p')].map((p) => p.textContent.trim()).join(' ')"
 
 
@@ -114,6 +124,20 @@ def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(page, unh
     assert page.run("document.querySelectorAll('.sheet').length") == 1
     assert len(page.problems) == 1
     assert "400" in page.problems[0]  # the browser's own note of the refusal
+
+
+def test_a_file_that_is_gone_and_a_connection_that_is_lost_are_told_apart_from_a_server_that_is_not_there(
+    page, tmp_path
+):
+    gone = tmp_path / "gone.mp3"
+    gone.write_bytes(b"no recording")
+    page.choose_files("#files", gone)
+    page.wait("document.querySelector('.status.trouble')")
+    gone.unlink()
+    page.click('button[aria-label="Try again: gone.mp3"]')
+    page.wait("document.querySelector('.status.trouble')?.textContent.startsWith('The file cannot be read: ')")
+
+    assert page.run(LOST_ANSWER) == "The connection to the server was lost."
 
 
 def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page, unhurried):
