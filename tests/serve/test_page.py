@@ -42,6 +42,18 @@ import("/page/api.js").then(async ({ events, request }) => {
   for await (const caption of events(await request(`v1/captions/${name}`))) return caption;
 })
 """
+CUT_WHILE_WAITING = """
+window.WebSocket = class extends WebSocket {
+  constructor(...given) { super(...given); window.socket = this; }
+};
+window.told = [];
+new MutationObserver(() => {
+  const sentence = document.querySelector(".sheet .status").textContent;
+  if (sentence === told.at(-1)) return;
+  if (sentence.startsWith("Waiting") && !told.includes(sentence)) socket.close();
+  told.push(sentence);
+}).observe(document.querySelector("#sheets"), { subtree: true, childList: true, characterData: true });
+"""
 LOST_ANSWER = """
 import("/page/api.js").then(async ({ events }) => {
   const lost = new ReadableStream({ pull: (controller) => controller.error(new TypeError("network error")) });
@@ -163,6 +175,19 @@ def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page, 
     assert b"my fellow Americans" in page.download(".foot button[aria-label$='.vtt']")
     assert page.run("document.querySelector('#record').getAttribute('aria-pressed')") == "false"
     assert page.problems == []
+
+
+def test_a_connection_lost_behind_the_last_words_is_resumed_and_the_page_does_not_say_that_it_records(page):
+    page.run(CUT_WHILE_WAITING)
+    page.click("#record")
+    page.wait("document.querySelector('.live .committed')?.textContent.includes('fellow')")
+    page.click("#record")
+    page.wait("document.querySelector('.foot:not([hidden])')")
+    told = page.run("told")
+    behind = told[told.index("Waiting for the last words") :]
+    assert any("lost" in sentence for sentence in behind)
+    assert not any("Recording" in sentence for sentence in behind)
+    assert "fellow" in page.run(TEXT)
 
 
 def test_captions_are_seen_as_the_address_says_and_go_with_their_session(page, unhurried_server):
