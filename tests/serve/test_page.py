@@ -42,6 +42,28 @@ import("/page/api.js").then(async ({ events, request }) => {
   for await (const caption of events(await request(`v1/captions/${name}`))) return caption;
 })
 """
+CUT_WHILE_WAITING = """
+window.WebSocket = class extends WebSocket {
+  constructor(...given) { super(...given); window.socket = this; }
+};
+window.told = [];
+new MutationObserver(() => {
+  const sentence = document.querySelector(".sheet .status").textContent;
+  if (sentence === told.at(-1)) return;
+  if (sentence.startsWith("Waiting") && !told.includes(sentence)) socket.close();
+  told.push(sentence);
+}).observe(document.querySelector("#sheets"), { subtree: true, childList: true, characterData: true });
+"""
+LOST_ANSWER = """
+import("/page/api.js").then(async ({ events }) => {
+  const lost = new ReadableStream({ pull: (controller) => controller.error(new TypeError("network error")) });
+  try {
+    for await (const event of events(new Response(lost)));
+  } catch (error) {
+    return error.message;
+  }
+})
+"""
 TEXT = "[...document.querySelectorAll('.text p')].map((p) => p.textContent.trim()).join(' ')"
 
 
@@ -116,6 +138,20 @@ def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(page, unh
     assert "400" in page.problems[0]  # the browser's own note of the refusal
 
 
+def test_a_file_that_is_gone_and_a_connection_that_is_lost_are_told_apart_from_a_server_that_is_not_there(
+    page, tmp_path
+):
+    gone = tmp_path / "gone.mp3"
+    gone.write_bytes(b"no recording")
+    page.choose_files("#files", gone)
+    page.wait("document.querySelector('.status.trouble')")
+    gone.unlink()
+    page.click('button[aria-label="Try again: gone.mp3"]')
+    page.wait("document.querySelector('.status.trouble')?.textContent.startsWith('The file cannot be read: ')")
+
+    assert page.run(LOST_ANSWER) == "The connection to the server was lost."
+
+
 def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page, unhurried):
     page.resize(1240, 700)
     page.click("#captions")
@@ -139,6 +175,19 @@ def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page, 
     assert b"my fellow Americans" in page.download(".foot button[aria-label$='.vtt']")
     assert page.run("document.querySelector('#record').getAttribute('aria-pressed')") == "false"
     assert page.problems == []
+
+
+def test_a_connection_lost_behind_the_last_words_is_resumed_and_the_page_does_not_say_that_it_records(page):
+    page.run(CUT_WHILE_WAITING)
+    page.click("#record")
+    page.wait("document.querySelector('.live .committed')?.textContent.includes('fellow')")
+    page.click("#record")
+    page.wait("document.querySelector('.foot:not([hidden])')")
+    told = page.run("told")
+    behind = told[told.index("Waiting for the last words") :]
+    assert any("lost" in sentence for sentence in behind)
+    assert not any("Recording" in sentence for sentence in behind)
+    assert "fellow" in page.run(TEXT)
 
 
 def test_captions_are_seen_as_the_address_says_and_go_with_their_session(page, unhurried_server):

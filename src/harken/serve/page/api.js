@@ -59,7 +59,10 @@ export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let unread = "";
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await reader.read().catch((error) => {
+      if (error.name === "AbortError") throw error;
+      throw new RequestFailed("The connection to the server was lost.", 0);
+    });
     if (done) return;
     const lines = (unread + value).split("\n");
     unread = lines.pop();

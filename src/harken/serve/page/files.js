@@ -82,7 +82,7 @@ class FileSheet {
     }
   }
 
-  send() {
+  async send() {
     const { model, language, task, hotwords } = this.choices, form = new FormData();
     const fields = { model, stream: "true", response_format: "verbose_json", "include[]": "harken.events" };
     for (const [name, value] of Object.entries(fields)) form.append(name, value);
@@ -91,7 +91,23 @@ class FileSheet {
     for (const word of hotwords) form.append("keywords[]", word);
     form.append("file", this.file, this.file.name);
     const path = task === "translate" ? "v1/audio/translations" : "v1/audio/transcriptions";
-    return request(path, { method: "POST", body: form, signal: this.abort.signal });
+    try {
+      return await request(path, { method: "POST", body: form, signal: this.abort.signal });
+    } catch (error) {
+      if (error.status === 0) await this.check(); // to the browser it is all one
+      throw error;
+    }
+  }
+
+  /** Throw a line if the file cannot be read. */
+  async check() {
+    const reader = this.file.stream().getReader();
+    try {
+      await reader.read();
+      await reader.cancel();
+    } catch {
+      throw new RequestFailed("The file cannot be read: it was changed or moved after it was chosen, or is a folder.");
+    }
   }
 
   async receive(response) {

@@ -151,6 +151,10 @@ class LiveSheet {
   }
 
   tell() {
+    if (this.stopping) {
+      this.sheet.tell("Waiting for the last words");
+      return;
+    }
     const facts = [`Recording ${clock(this.microphone.seconds)}`];
     for (const [kind, seconds] of Object.entries(this.latencies)) {
       if (seconds.length) facts.push(`words ${kind} after ${median(seconds).toFixed(1)} s`);
@@ -167,7 +171,7 @@ class LiveSheet {
     $("record").disabled = true;
     await this.microphone.close();
     this.sheet.offer({});
-    this.sheet.tell("Waiting for the last words");
+    this.tell();
     this.connection.end();
   }
 
