@@ -62,7 +62,7 @@ def rows(args: Args) -> Iterator[Row]:
 
 
 def joined(recordings: Sequence[tuple[str, Any]], seconds: float, scratch: Path) -> Iterator[tuple[str, Any]]:
-    """Yield recordings of at least some seconds, each of several of one set in one language; what is left is not used."""
+    """Yield recordings of at least some seconds, each of several of one set in one language, without what is left."""
     waiting: dict[tuple[str, str | None], list[Any]] = {}
     for number, (name, entry) in enumerate(recordings):
         parts = waiting.setdefault((name, entry.language), [])
