@@ -10,7 +10,7 @@ from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from harken import Recognizer
 from harken.decoding import Hypothesis
 from harken.streaming.worker import FinalRequest, final_pass
-from harken.transcribe import TranscribeOptions, WindowDecoder, gap_filling
+from harken.transcribe import TranscribeOptions, WindowDecoder, gap_filling, hallucination
 from harken.transcribe.chunking import speech_in_window
 from harken.transcribe.gap_filling import TokenPeak, token_peaks, uncovered_spans
 from tiny_models import TOKENIZER
@@ -248,6 +248,13 @@ class TestReporting:
         options = {"vad_speech_pad_s": 0.3, "vad_min_silence_s": 0.6, "hallucination_threshold": 0.1}
         transcript, _ = transcribe(early, samples=samples, fill_gaps=False, **options)
         assert len(transcript.dropped) == n_dropped
+
+    def test_attention_that_is_spread_out_does_not_say_where_a_text_is(self, monkeypatch):
+        monkeypatch.setattr(hallucination, "PEAK_RADIUS_POSITIONS", 2)
+        samples = np.concatenate([np.zeros(4800, np.float32), noise_and_silence(0.2)])
+        options = {"vad_speech_pad_s": 0.3, "vad_min_silence_s": 0.6, "hallucination_threshold": 0.5}
+        transcript, _ = transcribe(window_text(0, " one", 25), samples=samples, fill_gaps=False, **options)
+        assert transcript.segments and not transcript.dropped
 
     def test_a_segment_closed_before_its_words_lasts_as_long_as_these(self):
         closed = window_text(0, " one", 1, 12, " two", 20, attended=(0, 2, 4, 6, 8, 1, 12, *[18] * 4, 20))

@@ -45,10 +45,13 @@ WEIGHT_CURVES = {
 """Weight of each numeric feature, by field name: its label, some values, and their weights; linear in between."""
 SILENCE_PHRASE_WEIGHT, SUBTITLE_CREDIT_WEIGHT = 2.5, 6.0
 
+PEAK_RADIUS_POSITIONS = 10
+"""0.2 s, about one spoken token, before and behind the most attended position."""
+LEAST_CONCENTRATION = 0.2
+"""Below it attention does not say where a text is: of some words on their own it stays at the start of the window."""
 _MIN_TOKEN_S = 0.1  # shortest duration of a spoken token
 _MAX_SPARSE_SPEECH_WEIGHT = 1.5  # of a low speech probability, where there is enough speech for the tokens
 _MIN_REPORTED_WEIGHT = 1.0  # lowest weight of evidence that the reason names
-_PEAK_RADIUS_POSITIONS = 10  # 0.2 s: about one spoken token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +177,7 @@ def attended_stretch(attention: NDArray[np.float32], n_positions: int) -> tuple[
     arguments are those of `attention_concentration`, with a token at least.
     """
     peaks = attention.mean(axis=0)[:, : max(1, n_positions)].argmax(axis=1)
-    return max(0, int(peaks.min()) - _PEAK_RADIUS_POSITIONS), int(peaks.max()) + _PEAK_RADIUS_POSITIONS + 1
+    return max(0, int(peaks.min()) - PEAK_RADIUS_POSITIONS), int(peaks.max()) + PEAK_RADIUS_POSITIONS + 1
 
 
 def attention_concentration(attention: NDArray[np.float32], n_positions: int) -> float:
@@ -194,5 +197,5 @@ def attention_concentration(attention: NDArray[np.float32], n_positions: int) ->
     if not len(weights):
         return 0.0
     peaks = weights[:, : max(1, n_positions)].argmax(axis=1)
-    near_peak = np.abs(np.arange(weights.shape[1]) - peaks[:, None]) <= _PEAK_RADIUS_POSITIONS
+    near_peak = np.abs(np.arange(weights.shape[1]) - peaks[:, None]) <= PEAK_RADIUS_POSITIONS
     return float((weights * near_peak).sum(axis=1).mean())

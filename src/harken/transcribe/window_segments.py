@@ -13,6 +13,7 @@ from harken.audio.vad import FrameSpan
 from harken.results import Segment, Word
 from harken.transcribe.chunking import FrameSource, SpeechSegmenter, speech_in_window, total_frames
 from harken.transcribe.hallucination import (
+    LEAST_CONCENTRATION,
     HallucinationFeatures,
     attended_stretch,
     attention_concentration,
@@ -239,7 +240,7 @@ class SegmentMaker:
             if attention is not None:
                 concentration = attention_concentration(attention[:, rows], window.n_positions)
                 # Timestamps may leave out the words. But if they are in the padding, nobody said these.
-                if rows and start < window.n_positions:
+                if concentration >= LEAST_CONCENTRATION and start < window.n_positions:
                     start, end = attended_stretch(attention[:, rows], window.n_positions)
                     # With fewer positions than tokens, the model has closed the segment before its words.
                     if 0 < segment.end - segment.start < len(rows):
