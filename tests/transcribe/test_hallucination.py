@@ -7,6 +7,7 @@ import pytest
 
 from harken.transcribe.hallucination import (
     HallucinationFeatures,
+    attended_stretch,
     attention_concentration,
     count_repetitions,
     is_silence_phrase,
@@ -154,3 +155,18 @@ def test_attention_concentration_of_peaked_and_of_uniform_attention():
     behind = np.zeros((1, 1, 100), np.float32)
     behind[0, 0, 80] = 1
     assert attention_concentration(behind, 50) == 0.0, "a peak behind the audio is ignored"
+
+
+@pytest.mark.parametrize(
+    ("peaks", "rest", "stretch"),
+    [
+        ((10, 40, 70), 0.0, (0, 81)),
+        ((0, 40, 1), 0.0, (30, 51)),  # at the first positions attention only rests
+        ((0, 0, 1), 0.0, None),
+        ((10, 40, 70), 0.1, None),  # spread out
+    ],
+)
+def test_attention_says_where_a_text_is_or_nothing(peaks, rest, stretch):
+    attention = np.full((2, 3, 300), rest, np.float32)
+    attention[:, range(3), peaks] += 1
+    assert attended_stretch(attention / attention.sum(axis=2, keepdims=True), 300) == stretch

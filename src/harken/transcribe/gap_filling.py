@@ -327,8 +327,8 @@ class GapFilling:
                 if part.is_segment and not (part.start < last and part.end > first):
                     # Its timestamps are those of a gap.
                     rows = part.text_indices(tokenizer.eot)
-                    begin, behind = attended_stretch(attention[:, rows], self.window.n_positions)
-                    part = replace(part, start=begin, end=behind)
+                    stretch = attended_stretch(attention[:, rows], self.window.n_positions)
+                    part = replace(part, start=stretch[0], end=stretch[1]) if stretch else part
                 parts.append(_clipped(part, first, last))
             yield from ((place, part) for part in _in_order(parts))
 

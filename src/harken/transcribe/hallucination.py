@@ -45,13 +45,12 @@ WEIGHT_CURVES = {
 """Weight of each numeric feature, by field name: its label, some values, and their weights; linear in between."""
 SILENCE_PHRASE_WEIGHT, SUBTITLE_CREDIT_WEIGHT = 2.5, 6.0
 
-PEAK_RADIUS_POSITIONS = 10
-"""0.2 s, about one spoken token, before and behind the most attended position."""
-LEAST_CONCENTRATION = 0.2
-"""Below it attention does not say where a text is: of some words on their own it stays at the start of the window."""
 _MIN_TOKEN_S = 0.1  # shortest duration of a spoken token
 _MAX_SPARSE_SPEECH_WEIGHT = 1.5  # of a low speech probability, where there is enough speech for the tokens
 _MIN_REPORTED_WEIGHT = 1.0  # lowest weight of evidence that the reason names
+_PEAK_RADIUS_POSITIONS = 10  # 0.2 s: about one spoken token
+_FIRST_POSITIONS = 2  # there attention of single and of first words may rest, wherever they are
+_LEAST_CONCENTRATION = 0.2  # below it attention is spread out, and does not say where a text is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,14 +169,17 @@ def mean_speech_probability(probabilities: Sequence[float], spans: FrameSpans) -
     return float(np.array(in_spans, np.float32).mean()) if in_spans else 0.0
 
 
-def attended_stretch(attention: NDArray[np.float32], n_positions: int) -> tuple[int, int]:
+def attended_stretch(attention: NDArray[np.float32], n_positions: int) -> tuple[int, int] | None:
     """Return the positions from the first to behind the last that the tokens of a segment attend to most.
 
-    A little before and behind them belongs to the stretch: a token attends to the middle of what it stands for. The
-    arguments are those of `attention_concentration`, with a token at least.
+    A little before and behind them belongs to the stretch: a token attends to the middle of what it stands for. None if
+    attention does not say where the text is. The arguments are those of `attention_concentration`.
     """
     peaks = attention.mean(axis=0)[:, : max(1, n_positions)].argmax(axis=1)
-    return max(0, int(peaks.min()) - PEAK_RADIUS_POSITIONS), int(peaks.max()) + PEAK_RADIUS_POSITIONS + 1
+    peaks = peaks[peaks >= _FIRST_POSITIONS]
+    if not len(peaks) or attention_concentration(attention, n_positions) < _LEAST_CONCENTRATION:
+        return None
+    return max(0, int(peaks.min()) - _PEAK_RADIUS_POSITIONS), int(peaks.max()) + _PEAK_RADIUS_POSITIONS + 1
 
 
 def attention_concentration(attention: NDArray[np.float32], n_positions: int) -> float:
@@ -197,5 +199,5 @@ def attention_concentration(attention: NDArray[np.float32], n_positions: int) ->
     if not len(weights):
         return 0.0
     peaks = weights[:, : max(1, n_positions)].argmax(axis=1)
-    near_peak = np.abs(np.arange(weights.shape[1]) - peaks[:, None]) <= PEAK_RADIUS_POSITIONS
+    near_peak = np.abs(np.arange(weights.shape[1]) - peaks[:, None]) <= _PEAK_RADIUS_POSITIONS
     return float((weights * near_peak).sum(axis=1).mean())

@@ -13,7 +13,6 @@ from harken.audio.vad import FrameSpan
 from harken.results import Segment, Word
 from harken.transcribe.chunking import FrameSource, SpeechSegmenter, speech_in_window, total_frames
 from harken.transcribe.hallucination import (
-    LEAST_CONCENTRATION,
     HallucinationFeatures,
     attended_stretch,
     attention_concentration,
@@ -240,8 +239,9 @@ class SegmentMaker:
             if attention is not None:
                 concentration = attention_concentration(attention[:, rows], window.n_positions)
                 # Timestamps may leave out the words. But if they are in the padding, nobody said these.
-                if concentration >= LEAST_CONCENTRATION and start < window.n_positions:
-                    start, end = attended_stretch(attention[:, rows], window.n_positions)
+                stretch = attended_stretch(attention[:, rows], window.n_positions)
+                if stretch and start < window.n_positions:
+                    start, end = stretch
                     # With fewer positions than tokens, the model has closed the segment before its words.
                     if 0 < segment.end - segment.start < len(rows):
                         longer = min(segment.start, max(start, behind)), max(segment.end, min(end, next_start))
