@@ -182,6 +182,16 @@ def test_loop_is_cut_to_one_repetition(committed, text, expected):
         assert hypothesis.reached_eot == (ends and not committed)
 
 
+@pytest.mark.parametrize(("said_again_after", "expected"), [(30, b" no no"), (0, b" no")])
+@pytest.mark.parametrize("committed", [b"", b" n"])
+def test_words_written_twice_and_said_once_are_kept_once(said_again_after, expected, committed):
+    def attended(index):
+        return 10 * (index % 3) + said_again_after * (index // 3)
+
+    hypothesis = decode_table(AttentiveTable(b" no no", attended), partial(committed))
+    assert committed + bytes(hypothesis.tokens) == expected
+
+
 def test_logit_rules_see_committed_tokens():
     """A text may begin with neither a blank nor eot; behind committed text it may."""
     rules = plain_rules(blank=True)

@@ -37,6 +37,8 @@ TOKEN_POSITIONS = POSITIONS_PER_SECOND // 2
 """Half a second: a token seldom ends further behind the position that it attends to."""
 MIN_UNHEARD_POSITIONS = POSITIONS_PER_SECOND
 """A second of speech behind the last token: a text does not end before it."""
+SAME_POSITIONS = POSITIONS_PER_SECOND // 10
+"""Repeated words whose last token attends no further than this behind that of the first ones were said once."""
 MIN_AVG_LOGPROB = -1.0
 """Least average log-probability of tokens behind such an end; the threshold of a transcription."""
 REWIND_THRESHOLD = POSITIONS_PER_SECOND
@@ -192,7 +194,7 @@ def _decode(
         return [], DecodeStats()
     n_ctx = backend.dims.n_text_ctx
     session = backend.open_session(features, [window.window_index for window in windows], n_ctx, attention=True)
-    criteria = [AlignAttStop(logit_rules.eot, window) for window in windows]
+    criteria = [AlignAttStop(tokenizer, window) for window in windows]
     rows = [_make_row(criterion, n_ctx) for criterion in criteria]
     drafted = sum(len(row.draft) for row in rows)
     logits, no_speech_probs = prefill(session, rows, tokenizer.sot, tokenizer.no_speech)
@@ -235,11 +237,11 @@ class AlignAttStop:
     """The stopping criterion of streaming: end of text, a loop, or attention to audio that is still to come.
 
     A token is judged by the position that its predecessor attends to, compared with all tokens before it. The token
-    that stops a row is not part of it, and of a loop one repetition is kept.
+    that stops a row is not part of it. Of a loop one repetition is kept, of what was written twice but said once none.
 
     Parameters
     ----------
-    eot : int
+    tokenizer : Tokenizer
     window : PartialWindow
 
     Attributes
@@ -252,15 +254,15 @@ class AlignAttStop:
     attention: Floats
     reached_eot: bool
 
-    def __init__(self, eot: int, window: PartialWindow) -> None:
-        self.eot, self.window = eot, window
+    def __init__(self, tokenizer: Tokenizer, window: PartialWindow) -> None:
+        self.tokenizer, self.window = tokenizer, window
         self._max_attended = self._last_attended = 0
         self._alignment = RunningAlignment(window.n_positions)
 
     def __call__(self, row: Row, token: int, attention: Floats | None) -> int | None:
         """Return how many tokens the row keeps, if it ends before the token that was picked next."""
         assert attention is not None, "AlignAtt needs the attention of the row"
-        self.reached_eot = token == self.eot
+        self.reached_eot = token == self.tokenizer.eot
         n_repeated = repetition_length((*row.committed, *row.tokens), STREAMED_REPEATS)
         if not (self.reached_eot or n_repeated):
             read = attention[:, : len(row.prompt) + len(row.tokens)]
@@ -273,11 +275,23 @@ class AlignAttStop:
                 # A single token that attends far ahead is an outlier: what follows it does not go back.
                 self._hear(position)
                 return None
-        n_kept = max(0, len(row.tokens) - n_repeated)
+        n_kept = self._n_spoken(row, max(0, len(row.tokens) - n_repeated), attention)
         attention = attention[:, : len(row.prompt) + n_kept]
         attended = alignment_matrix(attention, self.window.n_positions, n_kept + 1).argmax(axis=1)
         self.attended_positions = np.maximum.accumulate(attended)
         self.attention = attention[:, -(n_kept + 1) :].copy()
+        return n_kept
+
+    def _n_spoken(self, row: Row, n_kept: int, attention: Floats) -> int:
+        """Return the number of tokens before words at the end that repeat those before them, and attend to these."""
+        tokens = (*row.committed, *row.tokens[:n_kept])
+        for size in range(1, len(tokens) // 2 + 1) if n_kept else ():
+            repeats = tokens[-size:] == tokens[-2 * size : -size]
+            if repeats and self.tokenizer.decode((tokens[-size],)).startswith(" "):
+                read = attention[:, : len(row.prompt) + n_kept]
+                attended = alignment_matrix(read, self.window.n_positions, len(tokens) + 1)[:-1].argmax(axis=1)
+                if attended[-1] <= attended[-1 - size] + SAME_POSITIONS:
+                    return self._n_spoken(row, max(0, n_kept - size), attention)
         return n_kept
 
     def _hear(self, position: int) -> None:
