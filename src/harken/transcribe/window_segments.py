@@ -237,9 +237,10 @@ class SegmentMaker:
             start, end = segment.start, segment.end
             speech_prob = concentration = None
             if attention is not None:
-                concentration = attention_concentration(attention[:, rows], window.n_positions)
+                own_attention = attention[:, rows]
+                concentration = attention_concentration(own_attention, window.n_positions)
                 # Timestamps may leave out the words. But if they are in the padding, nobody said these.
-                stretch = attended_stretch(attention[:, rows], window.n_positions)
+                stretch = attended_stretch(own_attention, window.n_positions)
                 if stretch and start < window.n_positions:
                     start, end = stretch
                     # With fewer positions than tokens, the model has closed the segment before its words.
