@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.checkpoints.model_files import DerivedWeights
-from harken.contract import Arrays, Floats
+from harken.contract import Arrays, Floats, Ints
 from harken.types import Dims
 
 LM_HEAD = "decoder.head"
@@ -72,6 +72,8 @@ class RotatedWeights(DerivedWeights):
         self._state = dims.n_text_state if part == "decoder" else dims.n_audio_state
         self._rotation = make_rotation(self._state) if rotates else None
         self._compute: dict[str, Callable[[], NDArray[Any]]] = {}
+        self._kept: dict[str, Floats] = {}  # the matrix of a block that was read last, until its bias is folded
+        self._orders: dict[str, Ints] = {}  # of the hidden units of a block
         super().__init__(self._compute, lambda name: self._compute[name]())
         for layer in range(dims.n_text_layer if part == "decoder" else dims.n_audio_layer):
             self._add_block(f"{part}.blocks.{layer}")
@@ -102,14 +104,9 @@ class RotatedWeights(DerivedWeights):
 
     def _add_reader(self, name: str, source: str, norm: str) -> None:
         """Add a layer that takes over gain and bias of the normalisation before it."""
-
-        def bias() -> Floats:
-            own = self._float32(f"{source}.bias") if f"{source}.bias" in self._weights else np.float32(0)
-            return own + _multiply(self._float32(f"{source}.weight"), self._float32(f"{norm}.bias"))
-
         self._compute |= {
             f"{name}.weight": lambda: self._rotate(self._fold_gain(f"{source}.weight", norm)),
-            f"{name}.bias": bias,
+            f"{name}.bias": lambda: self._fold_bias(source, norm),
             f"{norm}.weight": lambda: np.ones(self._state, np.float32),
             f"{norm}.bias": lambda: np.zeros(self._state, np.float32),
         }
@@ -131,14 +128,20 @@ class RotatedWeights(DerivedWeights):
     def _fold_gain(self, name: str, norm: str) -> Floats:
         return self._float32(name) * self._float32(f"{norm}.weight")
 
+    def _fold_bias(self, source: str, norm: str) -> Floats:
+        own = self._float32(f"{source}.bias") if f"{source}.bias" in self._weights else np.float32(0)
+        folded = own + _multiply(self._float32(f"{source}.weight"), self._float32(f"{norm}.bias"))
+        self._kept = {}
+        return folded
+
     def _sort_outliers_first(self, unsorted: Callable[[], Floats], axis: int, block: str) -> Floats:
         """Sort an MLP's hidden units by the magnitude of their activation, largest first."""
-        layer, norm = f"{block}.mlp.0", f"{block}.mlp_ln"
-        own, weight = self._float32(f"{layer}.bias"), self._float32(f"{layer}.weight")
-        mean = own + _multiply(weight, self._float32(f"{norm}.bias"))
-        deviation = np.linalg.norm(self._fold_gain(f"{layer}.weight", norm).astype(np.float64), axis=1)
-        order = np.argsort(-(mean + DEVIATIONS * deviation), kind="stable")
-        ordered: Floats = np.take(unsorted(), order, axis)
+        if block not in self._orders:
+            layer, norm = f"{block}.mlp.0", f"{block}.mlp_ln"
+            mean = self._fold_bias(layer, norm)
+            deviation = np.linalg.norm(self._fold_gain(f"{layer}.weight", norm).astype(np.float64), axis=1)
+            self._orders[block] = np.argsort(-(mean + DEVIATIONS * deviation), kind="stable")
+        ordered: Floats = np.take(unsorted(), self._orders[block], axis)
         return ordered
 
     def _embedding(self) -> NDArray[Any]:
@@ -148,7 +151,12 @@ class RotatedWeights(DerivedWeights):
         return rotated if stored.dtype == np.float32 else rotated.astype(np.float16)
 
     def _float32(self, name: str) -> Floats:
-        return np.asarray((self._factors if name in self._factors else self._weights)[name], np.float32)
+        if name in self._kept:
+            return self._kept[name]
+        own = np.asarray((self._factors if name in self._factors else self._weights)[name], np.float32)
+        if own.ndim > 1 and "blocks" in name:
+            self._kept = {name: own}
+        return own
 
 
 def _multiply(a: Floats, b: Floats) -> Floats:

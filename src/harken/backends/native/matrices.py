@@ -25,6 +25,9 @@ _RANGES = {4: (_SMALLEST_INT4, 7), 7: (-63, 63), 8: (-119, 119)}
 _LARGEST_HALF_NORM = 138
 """Of half a block of 7-bit integers, before they are rounded (see `quantise` of ``kernel/linear.h``)."""
 
+_EVEN_AND_ODD_PAIRS = np.tile(np.repeat(np.eye(2), 2, axis=0), (BLOCK // 4, 1))
+"""Shape (BLOCK, 2): sums the columns of either half of a block."""
+
 LARGEST_NORM = 46000.0
 """Largest Euclidean norm of a row of 16-bit integers, before they are rounded."""
 
@@ -163,8 +166,7 @@ def quantise(weight: Floats, bits: int) -> tuple[Int8, BFloat16]:
     else:
         exact_scales = np.abs(blocks).max(axis=2) / np.float32(largest)
     if bits == 7:
-        even_and_odd_pairs = blocks.reshape(*blocks.shape[:2], -1, 2, 2)
-        norms = np.sqrt(np.einsum("rbkpc,rbkpc->rbp", *(even_and_odd_pairs,) * 2, dtype=np.float64)).max(axis=2)
+        norms = np.sqrt((np.square(blocks, dtype=np.float64) @ _EVEN_AND_ODD_PAIRS).max(axis=2))
         exact_scales = np.maximum(exact_scales, norms / _LARGEST_HALF_NORM).astype(np.float32)
     scales = to_bfloat16(exact_scales)
     divisors = from_bfloat16(scales)
