@@ -155,6 +155,8 @@ async def test_a_second_connection_takes_a_session_over_if_it_has_the_token(stag
     session = client.messages[0]["session"]
     stranger = await stage.connect(OwnClient, type="resume", session=session, token="guess")
     assert await stranger.closed() == 1008
+    late = await client.resumed(99)
+    assert (await late.closed(), late.errors) == (1008, ["messages_not_kept"])
     client.say(5)
     await client.came(event="final_segment")
     other = await client.resumed(0)

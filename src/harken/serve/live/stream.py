@@ -233,16 +233,14 @@ class ResumableStream(Translator):
         RequestError
             To be told to its client, before it is closed.
         """
+        self._check(seq)
         self._taken_over.set()
         self._taken_over = taken_over = asyncio.Event()  # which a newer connection sets, and waits for its turn
         async with self._turn:
             if self._expiry:
                 self._expiry.cancel()
             try:
-                first, last = self._log.forgotten, self._log.last
-                if not first <= seq <= last:
-                    message = f"seq={seq}: allowed is {first} to {last}; earlier messages are not kept any more"
-                    raise RequestError(message, code=NOT_KEPT, param="seq")
+                self._check(seq)  # the other connection may have acknowledged more
                 with self._service.in_progress():
                     await line.send(self._ready(seq))
                     ended = await first_of(self.session.serve(line, seq), taken_over.wait())
@@ -250,6 +248,12 @@ class ResumableStream(Translator):
                     raise RequestError("another connection has resumed this session", code=TAKEN_OVER)
             finally:
                 self._expiry = asyncio.create_task(self.forget(self._service.options.resume_s))
+
+    def _check(self, seq: int) -> None:
+        first, last = self._log.forgotten, self._log.last
+        if not first <= seq <= last:
+            message = f"seq={seq}: allowed is {first} to {last}; earlier messages are not kept any more"
+            raise RequestError(message, code=NOT_KEPT, param="seq")
 
     async def forget(self, after_s: float = 0.0) -> None:
         """End it, now or after some seconds, and let nobody resume it."""
