@@ -150,6 +150,8 @@ def test_the_name_of_a_file_means_nothing(http):
         assert http.post(PATH, data=FIELDS, files=files).json()["text"] == "ba ha na"
         broken = http.post(PATH, data=FIELDS, files={"file": (name, b"#EXTM3U\nhttp://x/")})
         assert check_refused(broken, 400, "invalid_audio", "file").startswith("file: ")
+    extended = form_body(('name="model"', b"tones"), ("name=file; filename*=UTF-8''%C3%A9.wav", WAVE))
+    assert post_body(http, extended).json()["text"] == "ba ha na"
 
 
 def test_a_body_that_is_no_form_or_in_another_charset_is_refused(http):

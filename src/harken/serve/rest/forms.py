@@ -341,6 +341,12 @@ class _Parser(MultiPartParser):
             raise MultiPartException(f"its charset is {self._charset}; allowed is utf-8")
         super().on_part_begin()
 
+    def on_headers_finished(self) -> None:
+        disposition = self._current_part.content_disposition or b""
+        if b"filename=" not in disposition:  # older clients send names beyond ASCII only so
+            self._current_part.content_disposition = disposition.replace(b"filename*=", b"filename=")
+        super().on_headers_finished()
+
     def on_end(self) -> None:
         self._ended = True
 
