@@ -1,6 +1,7 @@
 """Forms as other clients send them, and as nobody should."""
 
 import json
+from gzip import compress
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -154,7 +155,7 @@ def test_the_name_of_a_file_means_nothing(http):
     assert post_body(http, extended).json()["text"] == "ba ha na"
 
 
-def test_a_body_that_is_no_form_or_in_another_charset_is_refused(http):
+def test_a_body_that_is_no_form_or_compressed_or_in_another_charset_is_refused(http):
     a_form = form_body(('name="model"', b"tones"))
     for body, content_type in (
         (b'{"model": "tones"}', "application/json"),
@@ -166,6 +167,9 @@ def test_a_body_that_is_no_form_or_in_another_charset_is_refused(http):
         *((a_form, f"{FORM_TYPE}; charset={charset}") for charset in ("punycode", "undefined", "utf-16")),
     ):
         check_refused(post_body(http, body, content_type), 400, "invalid_form", None)
+    headers = {"content-type": FORM_TYPE, "content-encoding": "gzip"}
+    compressed = http.post(PATH, content=compress(file_form(WAVE, **FIELDS)), headers=headers)
+    assert "'gzip': allowed is none" in check_refused(compressed, 415, "unsupported_content_encoding", None)
 
 
 def test_a_form_that_is_cut_short_is_refused_wherever_it_is_cut(http):

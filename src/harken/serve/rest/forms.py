@@ -57,7 +57,7 @@ MAX_WAV_BYTES = (1 << 32) - 1
 
 
 def bounded_body(scope: Scope, receive: Receive, max_bytes: int, param: str | None = None) -> Receive:
-    """Return a function that receives the body of a request, and refuses one that is too large.
+    """Return a function that receives the body of a request, and refuses one that is too large or compressed.
 
     Parameters
     ----------
@@ -70,8 +70,8 @@ def bounded_body(scope: Scope, receive: Receive, max_bytes: int, param: str | No
     Raises
     ------
     RequestError
-        If the header tells that it is too large; the function returned raises it if the header did not, or if the
-        client pauses for too long.
+        If the header tells that it is too large or compressed; the function returned raises it if the header did not,
+        or if the client pauses for too long.
     """
     too_large = RequestError(
         f"the request is larger than {max_bytes / MEGABYTE:g} MB, which are allowed",
@@ -79,7 +79,11 @@ def bounded_body(scope: Scope, receive: Receive, max_bytes: int, param: str | No
         code="request_too_large",
         param=param,
     )
-    declared = Headers(scope=scope).get("content-length", "")
+    headers = Headers(scope=scope)
+    if encoding := headers.get("content-encoding", "").strip().lower().removeprefix("identity"):
+        message = f"Content-Encoding {encoding!r}: allowed is none, or identity"
+        raise RequestError(message, status=415, code="unsupported_content_encoding")
+    declared = headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > max_bytes:
         raise too_large
     n_bytes = 0
