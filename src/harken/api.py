@@ -522,7 +522,7 @@ class Recognizer:
         >>> for word in harken.load("tiny.en").align("examples/jfk.flac", "And so my fellow Americans ..."):
         ...     print(f"{word.start_s:.2f} {word.text}")
         """
-        text = checked_value("text", text, str)
+        text = checked_value("text", text, str).removeprefix("\ufeff")  # with which files of Windows begin
         options = self._resolve_options(options, {**keywords})
         _refuse_changed(options, ("channels", "clip_timestamps"), "none with align")
         return tuple(force_align(self._window_decoder(options, self.speculator), stream_audio(audio), text))

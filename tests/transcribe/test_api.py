@@ -215,7 +215,7 @@ class TestAlign:
             return use_texts(ONE).align(NOISE[: round(WINDOW_S * 16_000)], text, language=language, vad=False)
 
         words = align("one two three")
-        assert words == align("\none\r\n\r\n two\n\tthree \n")
+        assert words == align("\ufeffone two three") == align("\none\r\n\r\n two\n\tthree \n")
         assert all(word.text.strip() for word in words)
 
     def test_the_language_is_looked_for_where_it_is_not_given(self):
