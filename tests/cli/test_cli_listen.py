@@ -301,6 +301,13 @@ class TestFullDisk:
         assert sorted(os.listdir()) == ["a.json.part", "talk.wav"]
         assert SAID[0] in Path("a.json.part").read_text()
 
+    def test_transcript_for_which_there_was_no_room_is_not_kept(self, cli, session, disk, talk):
+        disk.room = 10  # of the first segment
+        outcome = cli.run("listen", talk, "-o", "a.srt", "--quiet")
+        assert (outcome.code, outcome.out.splitlines()) == (5, SAID)
+        assert outcome.err.splitlines()[-1] == f"harken: a.srt: {FULL}; nothing was kept"
+        assert os.listdir() == ["talk.wav"]
+
     def test_recording_is_whole_if_there_is_space_again(self, cli, disk, talk):
         def on_feed(_):
             samples = len(session.samples)

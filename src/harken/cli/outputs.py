@@ -112,8 +112,8 @@ class TranscriptFile(KeptFile):
             self._append(self._writer.footer(transcript), self._piece_ends_s[-1])
 
     def complete(self) -> None:
-        """Give the file its name; remove it if it has no content."""
-        if self._has_content:
+        """Give the file its name; remove it if it has no content, or had no room for any."""
+        if self._has_content and (self.pieces > 1 or not self.error):
             self.keep()
         else:
             self.discard()
