@@ -116,7 +116,7 @@ def test_what_deepgrams_clients_say_of_samples_is_refused_by_its_name(http):
     for query, code, named in (
         ("encoding=zz", "invalid_value", "encoding='zz'"),
         ("encoding=linear16", "missing_required_parameter", "sample_rate is missing"),
-        ("encoding=linear16&sample_rate=0", "invalid_value", "sample_rate=0"),
+        ("encoding=linear16&sample_rate=0", "invalid_value", "sample_rate=0: allowed is a rate in Hz"),
         ("encoding=linear16&sample_rate=16000&channels=0", "invalid_value", "channels=0"),
     ):
         refused = http.post(f"/v1/listen?{query}", content=WAVE[44:])

@@ -134,7 +134,7 @@ def request_error(error: BaseException, params: Mapping[str, str] = MappingProxy
             return RequestError(str(error), code="invalid_audio", param=params.get("file", "file"))
         case OptionError(field=field):
             param = params.get(field, field)
-            return RequestError(str(error).replace(field, param), code="invalid_value", param=param)
+            return RequestError(str(error).replace(field, param, 1), code="invalid_value", param=param)
         case CheckpointNotFound():
             return RequestError(str(error), code="model_not_found", param="model")
         case Cancelled():
