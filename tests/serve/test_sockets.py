@@ -92,6 +92,9 @@ async def test_the_end_of_an_utterance_is_told_if_its_silence_came_before_it_was
     for event in (speech_started(1.5), later, speech_ended(2.1)):
         told(translator.updated(event))
     assert told(translator.updated(Flushed(token=second.token))) == [], "its silence was before the last word"
+    (ended,) = told(translator.updated(speech_started(2.9)))
+    assert (ended["type"], ended["last_word_end"]) == ("UtteranceEnd", 1.9), "all audio has come already"
+    assert told(translator.updated(speech_started(4.0))) == []
 
 
 @played()

@@ -144,6 +144,8 @@ class DeepgramTranslator(Translator):
     def updated(self, update: LiveUpdate) -> Outputs:
         match update:
             case SpeechStarted(audio_s=audio_s):
+                if self._is_enough(audio_s - self._last_word_s):  # and its mark waits behind this audio
+                    yield self._utterance_end()
                 self._last_word_s = inf
                 if self._tells_starts:
                     yield _message("SpeechStarted", channel=CHANNELS, timestamp=round(audio_s, 3))
@@ -162,8 +164,7 @@ class DeepgramTranslator(Translator):
             case Flushed(token=token) if token == FINALIZE:
                 yield self._final(speech_final=True, from_finalize=True)
             case Flushed(token=float(last_word_s)) if last_word_s == self._last_word_s:
-                self._last_word_s = inf
-                yield _message("UtteranceEnd", channel=CHANNELS, last_word_end=round(last_word_s, 3))
+                yield self._utterance_end()
             case Failed(failure=failure):
                 yield from self._hang_up(request_error(failure))
 
@@ -180,9 +181,15 @@ class DeepgramTranslator(Translator):
 
     def _silence(self) -> Outputs:
         """Have the end of the utterance told once the audio so far has been heard, if it ends in enough silence."""
-        silence_s, told_s = self._received_s - self._last_word_s, self._utterance_end_s
-        if told_s is not None and silence_s >= told_s:
+        if self._is_enough(self._received_s - self._last_word_s):
             yield Mark(self._last_word_s)
+
+    def _is_enough(self, silence_s: float) -> bool:
+        return self._utterance_end_s is not None and silence_s >= self._utterance_end_s
+
+    def _utterance_end(self) -> str:
+        last_word_s, self._last_word_s = self._last_word_s, inf
+        return _message("UtteranceEnd", channel=CHANNELS, last_word_end=round(last_word_s, 3))
 
     def _close(self) -> Outputs:
         yield CloseStream()
