@@ -318,6 +318,8 @@ def recognized(words):
         # Vowel marks and accents may be written or not.
         ("قَالَ رَبِّ", " قال 0-1| رب 8-11", "ar", [("قَالَ ", 4.5), ("رَبِّ", 12.0)]),
         ("e\u0301te\u0301 Élan", " été 0-1| élan 8-11", "fr", [("e\u0301te\u0301 ", 4.5), ("Élan", 12.0)]),
+        # Marks that stand apart are no words.
+        ("A — b ! c 😀 d", " a 0-1| b 4-6| c 7-8| d 8.2-11", "en", [("A — b ! ", 6.5), ("c 😀 d", 12.0)]),
         # A chunk without text lies in long silence.
         ("a b", " a 12-13| b 14-15", "en", [("", 8.0), ("a b", 16.0)]),
         ("a b c", " a 0-1| b 2-3| c 22-23", "en", [("a b ", 7.75), ("", 17.25), ("c", 24.0)]),

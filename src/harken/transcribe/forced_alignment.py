@@ -259,6 +259,7 @@ def _places(text: str, recognized: Sequence[Word], language: str) -> tuple[dict[
     unit = r"\S" if language in LANGUAGES_WITHOUT_SPACES else r"\S+"
     in_text = [(_letters(match[0]), match.start()) for match in re.finditer(unit, text)]
     spoken = [(_letters(part), i) for i, word in enumerate(recognized) for part in re.findall(unit, word.text)]
+    in_text, spoken = ([each for each in units if each[0]] for units in (in_text, spoken))  # a dash is none
     matches = pairwise(_matches([letters for letters, _ in in_text], [letters for letters, _ in spoken]))
     pairs = [before for before, (a, b) in matches if before == (a - 1, b - 1)]
     shorter = min(len(in_text), len(spoken))
