@@ -95,6 +95,12 @@ async def test_the_end_of_an_utterance_is_told_if_its_silence_came_before_it_was
     (ended,) = told(translator.updated(speech_started(2.9)))
     assert (ended["type"], ended["last_word_end"]) == ("UtteranceEnd", 1.9), "all audio has come already"
     assert told(translator.updated(speech_started(4.0))) == []
+    last = replace(final(), segment=make_segment(replace(word(" Bye"), end_s=4.5)))
+    for event in (last, speech_ended(4.9)):
+        told(translator.updated(event))
+    told(translator.received(bytes(128_000)))
+    ended, metadata = told(translator.received('{"type": "CloseStream"}'))
+    assert (ended["type"], ended["last_word_end"], metadata["duration"]) == ("UtteranceEnd", 4.5, 6.1)
 
 
 @played()

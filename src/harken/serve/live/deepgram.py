@@ -194,6 +194,8 @@ class DeepgramTranslator(Translator):
     def _close(self) -> Outputs:
         yield CloseStream()
         duration_s = self._end_s if self._audio.format == CONTAINER else self._received_s
+        if self._is_enough(duration_s - self._last_word_s):
+            yield self._utterance_end()
         yield _message("Metadata", **metadata_json(self._request_id, duration_s))
         yield HangUp(NORMAL, "")
 
