@@ -183,8 +183,11 @@ def test_an_update_that_is_refused_names_the_place_and_changes_nothing(place, va
 def test_the_format_cannot_change_once_audio_has_come_nor_the_rate_of_telephones():
     script = Script()
     script.append(0.1)
-    error = error_of(script.send("session.update", session=audio_input(format={"type": "audio/pcmu"})))
-    assert error["param"] == "session.audio.input.format"
+    for changed in ({"type": "audio/pcmu"}, {"type": "audio/pcm", "rate": 8000}):
+        error = error_of(script.send("session.update", session=audio_input(format=changed)))
+        assert error["param"] == "session.audio.input.format"
+        line = f"='{changed['type']} at 8000 Hz': allowed is audio/pcm at 24000 Hz, as audio has come in it"
+        assert error["message"].endswith(line)
     assert script.send("session.update", session=MANUAL)[0]["type"] == "session.updated"
     telephone = audio_input(format={"type": "audio/pcmu", "rate": 16000})
     assert error_of(Script().send("session.update", session=telephone))["param"].endswith("format.rate")

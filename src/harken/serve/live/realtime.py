@@ -246,9 +246,8 @@ class RealtimeSession(Translator):
     def _update(self, session: Any) -> Outputs:
         config, paths = updated_config(self._config, session), option_paths(session)
         if self._received_s and config.audio_format != self._config.audio_format:
-            raise invalid_value(
-                paths["format"], config.format, f"{self._config.format} at its rate, as audio has come in it"
-            )
+            own, other = (f"{each.format} at {each.rate_hz} Hz" for each in (self._config, config))
+            raise invalid_value(paths["format"], other, f"{own}, as audio has come in it")
         try:
             yield Check(config.stream())
         except Exception as error:
