@@ -21,6 +21,7 @@ from harken.errors import CheckpointNotFound
 from harken.files import lock
 from harken.formats import FORMATS
 from harken.results import Transcript, UnwrittenSpeech
+from real_models import EXAMPLE
 
 WORDS = ("one", "two", "three", "four")
 COUNTING = [window_text(0, word, WINDOW_POSITIONS) for word in WORDS]
@@ -139,6 +140,12 @@ class TestScreen:
         assert cli.run("decode", "rain.wav", "--vad") == outcome
         assert "rain.wav: no text" in cli.run("transcribe", "rain.wav", "--vad", "--verbose").err
         assert cli.run("transcribe", "rain.wav", "--vad", "--quiet").err == ""
+
+    def test_speech_without_text_is_said(self, cli):
+        cli.use_texts(window_text(0, "Dogs", WINDOW_POSITIONS, gap=0.1, no_speech=0.9))
+        outcome = cli.run("transcribe", EXAMPLE, "--vad", "--language", "de")
+        message = f"harken: {EXAMPLE}: no text for the speech that was found; --verbose says why\n"
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", message)
 
     def test_check_passes_subtitles_without_speech_and_goes_on_after_what_are_none(self, cli):
         AUDIO_FORMATS["wav s16"].write(Path("rain"), samples=np.zeros(3 * 16_000))

@@ -225,6 +225,8 @@ class _FilesRun:
             del self._unfinished[source]
         if transcript.speech == () and transcription.peak:
             self._warn(f"{source}: {no_speech(transcript.duration_s, transcription.peak)}")
+        elif transcript.speech and not transcript.segments:
+            self._warn(f"{source}: no text for the speech that was found; --verbose says why")
         probability = transcript.language_probability
         if (
             transcript.segments
