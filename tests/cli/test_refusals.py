@@ -94,6 +94,8 @@ REFUSED = [
     ("eval . --hypotheses -", 2, "'--hypotheses': '-': allowed is a file, since standard output shows"),
     # models
     ("models show none.bin", 4, "none.bin: no such model; allowed is "),
+    # serve
+    ("serve --api-key '' --port 99999", 2, "--api-key '': allowed is a key that is not empty"),
     # mcp
     ("mcp", 2, "Missing option '--root'"),
     ("mcp --root none", 2, "Invalid value for '--root': Directory 'none' does not exist"),

@@ -20,6 +20,7 @@ from harken.cli.options import (
     Command,
     FilePath,
     dataclass_options,
+    is_given,
     list_option,
     parse_text,
     single_option,
@@ -148,6 +149,8 @@ def _speaker_loader(params: dict[str, Any]) -> Callable[[], Diarizer]:
 
 def _with_environment(params: dict[str, Any]) -> dict[str, Any]:
     """Return parameters with the keys of the environment, one a line, and the names of the server, one a word."""
+    if is_given("api_key") and not params["api_key"]:  # of a variable that is not set
+        raise OptionError("api_key", "", "a key that is not empty")
     keys = [key.strip() for key in os.environ.get(KEYS_VARIABLE, "").splitlines()]
     hosts = os.environ.get(HOSTS_VARIABLE, "").replace(",", " ").split()
     return params | {
