@@ -41,9 +41,9 @@ def write_atomic(path: Path | str, chunks: Iterable[str | bytes], *, durable: bo
 def open_atomic(path: Path | str, *, durable: bool = False) -> Iterator[Callable[[str | bytes], None]]:
     """Open a file for atomic writing: it appears when the block ends, and not at all if the block fails.
 
-    An existing file is replaced. Several writers of one path do not disturb one another; the last one to finish wins. A
-    symbolic link is followed, and a device or pipe is written directly. If it is `durable`, the end of the block waits
-    until the content is on the disk.
+    An existing file is replaced, by one with its permissions. Several writers of one path do not disturb one another;
+    the last one to finish wins. A symbolic link is followed, and a device or pipe is written directly. If it is
+    `durable`, the end of the block waits until the content is on the disk.
 
     Yields
     ------
@@ -61,6 +61,8 @@ def open_atomic(path: Path | str, *, durable: bool = False) -> Iterator[Callable
         if not in_place:
             _clean_once(target.parent)
         temporary, file = (target, target.open("wb")) if in_place else _create_locked(target.parent)
+        if not in_place:
+            copy_mode(target, temporary)
 
     def write(chunk: str | bytes) -> None:
         with wrap_os_errors(path):
@@ -132,6 +134,12 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{folder}: cannot be made a folder: {error.strerror or error}") from error
+
+
+def copy_mode(target: Path, new: Path) -> None:
+    """Give a new file the permissions of the one that it is to replace, if there is one."""
+    with suppress(OSError):
+        shutil.copymode(target, new)
 
 
 def folded_name(name: str) -> str:

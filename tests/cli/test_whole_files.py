@@ -123,7 +123,7 @@ def test_folder_that_is_missing_or_no_file_is_reported(tmp_path):
 
 
 @posix
-def test_symbolic_link_is_followed_and_the_mode_follows_the_umask(tmp_path):
+def test_symbolic_link_is_followed_and_the_mode_follows_the_umask_or_the_file_that_is_replaced(tmp_path):
     (tmp_path / "real").mkdir()
     link, target = tmp_path / "link.txt", tmp_path / "real" / "a.txt"
     link.symlink_to(target)
@@ -135,6 +135,10 @@ def test_symbolic_link_is_followed_and_the_mode_follows_the_umask(tmp_path):
     assert link.is_symlink()
     assert target.read_text() == "x"
     assert target.stat().st_mode & 0o777 == 0o644
+    target.chmod(0o600)
+    write_atomic(link, ["y"])
+    finished(kept(b"z", name="real/a.txt"))
+    assert (target.read_text(), target.stat().st_mode & 0o777) == ("headz", 0o600)
 
 
 @posix

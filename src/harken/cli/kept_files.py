@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from harken.cli.exits import Stop
 from harken.cli.signals import deferring_stop
-from harken.files import own, sync, wrap_os_errors
+from harken.files import copy_mode, own, sync, wrap_os_errors
 
 _SYNC_S = 1.0  # at most this is lost if the power fails; a failed write is tried again as often
 _MAX_WAITING_BYTES = 64 << 20  # half an hour of audio, while a disk is full
@@ -170,6 +170,7 @@ class KeptFile:
                 begin()
                 self.others, self.location, self._file = _create_part(self._target)
                 own.add(self.location)
+                copy_mode(self._target, self.location)
         except Stop:
             self.discard()
             raise
