@@ -117,10 +117,12 @@ INLINE void write_totals(const struct harken_matrix *matrix, int64_t group, cons
     }
 }
 
-/* The rows of a group, or with 7 bits of two, times vectors `first` to `first + n`. */
+/* The rows of a group, or with 7 bits of two, times vectors `first` to `first + n`. With each block `share` bytes are fetched
+ * from `ahead`, or with no share what the first tile needs soon. */
 INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n_groups,
                         const struct harken_activations *x, int64_t first, int n, int bits,
-                        enum harken_output output, void *const *y, int64_t shift) {
+                        enum harken_output output, void *const *y, int64_t shift, const char *ahead,
+                        int64_t share) {
     int64_t n_blocks = matrix->columns / HARKEN_BLOCK, next = n_blocks * block_bytes(matrix);
     const int8_t *weights = (const int8_t *)matrix->weights + group * next;
     const uint16_t *scales = (const uint16_t *)matrix->scales + group * n_blocks * HARKEN_GROUP;
@@ -133,7 +135,8 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
             totals[g][i] = splat(0);
     for (int64_t block = 0; block < n_blocks; block++) {
         i32x16 sums[2][LINEAR_TILE];
-        for (int g = 0; first == 0 && n >= FETCHING_VECTORS && g < n_groups; g++)
+        fetch(ahead + block * share, share);
+        for (int g = 0; !share && first == 0 && n >= FETCHING_VECTORS && g < n_groups; g++)
             fetch_blocks(weights + g * next, scales + g * n_blocks * HARKEN_GROUP, block_bytes(matrix));
         if (bits == 7)
             dot_block_7(weights, next, n_groups, values + block * HARKEN_BLOCK, matrix->columns, offsets + block,
@@ -160,9 +163,9 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
                            int64_t first, enum harken_output output, void *const *y,                                   \
                            int64_t shift) {                                                                            \
         if (matrix->bits == 4)                                                                                         \
-            linear_tile(matrix, group, 1, x, first, n, 4, output, y, shift);                                           \
+            linear_tile(matrix, group, 1, x, first, n, 4, output, y, shift, NULL, 0);                                  \
         else                                                                                                           \
-            linear_tile(matrix, group, 1, x, first, n, 7, output, y, shift);                                           \
+            linear_tile(matrix, group, 1, x, first, n, 7, output, y, shift, NULL, 0);                                  \
     }
 TILE_OF(1)
 TILE_OF(2)
@@ -179,8 +182,9 @@ TILE_OF(8)
 #ifdef PAIR_TILE
 /* Two groups share each number that is read of the vectors. */
 static void linear_pair(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
-                        int64_t first, enum harken_output output, void *const *y, int64_t shift) {
-    linear_tile(matrix, group, 2, x, first, PAIR_TILE, 7, output, y, shift);
+                        int64_t first, enum harken_output output, void *const *y, int64_t shift, const char *ahead,
+                        int64_t share) {
+    linear_tile(matrix, group, 2, x, first, PAIR_TILE, 7, output, y, shift, ahead, share);
 }
 #endif
 
@@ -289,12 +293,18 @@ INLINE void linear_groups(const struct harken_matrix *matrix, int32_t first_grou
         linear_5, linear_6, linear_7, linear_8,
 #endif
     };
+#ifdef PAIR_TILE
+    /* Several tiles share the fetching of the next pair: the first one alone would wait for memory. */
+    int64_t n_blocks = matrix->columns / HARKEN_BLOCK, lines = 2 * block_bytes(matrix) / LINE, n_pairs = n / PAIR_TILE;
+    int64_t share = n_pairs > 1 ? (lines + n_pairs - 1) / n_pairs * LINE : 0;
+#endif
     for (int64_t group = first_group, taken = 1; group < end_group; group += taken) {
         int64_t first = 0;
 #ifdef PAIR_TILE
         taken = matrix->bits == 7 && !n_in_tiles && end_group - group >= 2 ? 2 : 1;
-        for (; taken == 2 && first + PAIR_TILE <= n; first += PAIR_TILE)
-            linear_pair(matrix, group, x, first, output, y, shift);
+        const char *ahead = (const char *)matrix->weights + (group + 2) * n_blocks * block_bytes(matrix);
+        for (; taken == 2 && first + PAIR_TILE <= n; first += PAIR_TILE, ahead += n_blocks * share)
+            linear_pair(matrix, group, x, first, output, y, shift, ahead, share);
 #endif
 #ifdef WITH_TILES
         for (; first < n_in_tiles; first += TILE_VECTORS)
