@@ -179,14 +179,20 @@ TILE_OF(8)
 #endif
 #undef TILE_OF
 
-#ifdef PAIR_TILE
-/* Two groups share each number that is read of the vectors. */
-static void linear_pair(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
+#ifdef PAIR_TILE /* two groups share each number that is read of the vectors */
+#define WIDE_GROUPS 2
+#define WIDE_TILE PAIR_TILE
+#else
+#define WIDE_GROUPS 1
+#define WIDE_TILE LINEAR_TILE
+#endif
+
+/* One of the tiles of many vectors times weights of 7 bits. */
+static void linear_wide(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
                         int64_t first, enum harken_output output, void *const *y, int64_t shift, const char *ahead,
                         int64_t share) {
-    linear_tile(matrix, group, 2, x, first, PAIR_TILE, 7, output, y, shift, ahead, share);
+    linear_tile(matrix, group, WIDE_GROUPS, x, first, WIDE_TILE, 7, output, y, shift, ahead, share);
 }
-#endif
 
 #ifdef WITH_TILES
 /* Linear layers of 16 vectors and more with weights of 7 bits, in the matrix registers of AMX: the integers that
@@ -293,19 +299,16 @@ INLINE void linear_groups(const struct harken_matrix *matrix, int32_t first_grou
         linear_5, linear_6, linear_7, linear_8,
 #endif
     };
-#ifdef PAIR_TILE
-    /* Several tiles share the fetching of the next pair: the first one alone would wait for memory. */
-    int64_t n_blocks = matrix->columns / HARKEN_BLOCK, lines = 2 * block_bytes(matrix) / LINE, n_pairs = n / PAIR_TILE;
-    int64_t share = n_pairs > 1 ? (lines + n_pairs - 1) / n_pairs * LINE : 0;
-#endif
-    for (int64_t group = first_group, taken = 1; group < end_group; group += taken) {
+    /* Several tiles share the fetching of the next groups: the first one alone would wait for memory. */
+    int64_t n_blocks = matrix->columns / HARKEN_BLOCK, bytes = WIDE_GROUPS * block_bytes(matrix);
+    int64_t n_wide = matrix->bits == 7 && !n_in_tiles ? n / WIDE_TILE : 0;
+    int64_t share = n_wide > 1 ? (bytes / LINE + n_wide - 1) / n_wide * LINE : 0;
+    for (int64_t group = first_group, taken; group < end_group; group += taken) {
         int64_t first = 0;
-#ifdef PAIR_TILE
-        taken = matrix->bits == 7 && !n_in_tiles && end_group - group >= 2 ? 2 : 1;
-        const char *ahead = (const char *)matrix->weights + (group + 2) * n_blocks * block_bytes(matrix);
-        for (; taken == 2 && first + PAIR_TILE <= n; first += PAIR_TILE, ahead += n_blocks * share)
-            linear_pair(matrix, group, x, first, output, y, shift, ahead, share);
-#endif
+        taken = n_wide && end_group - group >= WIDE_GROUPS ? WIDE_GROUPS : 1;
+        const char *ahead = (const char *)matrix->weights + (group + WIDE_GROUPS) * n_blocks * block_bytes(matrix);
+        for (; taken == WIDE_GROUPS && first < n_wide * WIDE_TILE; first += WIDE_TILE, ahead += n_blocks * share)
+            linear_wide(matrix, group, x, first, output, y, shift, ahead, share);
 #ifdef WITH_TILES
         for (; first < n_in_tiles; first += TILE_VECTORS)
             multiply_tiles(matrix, group, x, first, output, y, shift);
