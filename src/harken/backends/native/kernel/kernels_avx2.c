@@ -83,7 +83,6 @@ INLINE i32x16 dot_pairs(i32x16 sums, pair_weights weights, const int16_t *x) {
     return sums;
 }
 
-#define FETCHING_VECTORS 1 /* a line of weights takes so many instructions that the processor sees few lines ahead */
 #define KERNELS_NAME avx2
 #include "kernels_body.h"
 #pragma clang attribute pop

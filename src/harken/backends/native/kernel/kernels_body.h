@@ -13,9 +13,6 @@
 #else
 #define VECTORS_SHARING 8
 #endif
-#ifndef FETCHING_VECTORS
-#define FETCHING_VECTORS 2 /* for which linear layers fetch weights ahead; for one alone the processor sees far enough */
-#endif
 #ifndef ATTENTION_TILE
 #define ATTENTION_TILE LINEAR_TILE /* keys, or channels, whose sums are in work */
 #endif

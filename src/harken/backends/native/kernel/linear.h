@@ -136,7 +136,7 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
     for (int64_t block = 0; block < n_blocks; block++) {
         i32x16 sums[2][LINEAR_TILE];
         fetch(ahead + block * share, share);
-        for (int g = 0; !share && first == 0 && n >= FETCHING_VECTORS && g < n_groups; g++)
+        for (int g = 0; !share && first == 0 && g < n_groups; g++)
             fetch_blocks(weights + g * next, scales + g * n_blocks * HARKEN_GROUP, block_bytes(matrix));
         if (bits == 7)
             dot_block_7(weights, next, n_groups, values + block * HARKEN_BLOCK, matrix->columns, offsets + block,
