@@ -135,7 +135,8 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
             totals[g][i] = splat(0);
     for (int64_t block = 0; block < n_blocks; block++) {
         i32x16 sums[2][LINEAR_TILE];
-        fetch(ahead + block * share, share);
+        if (share)
+            fetch(ahead + block * share, share);
         for (int g = 0; !share && first == 0 && g < n_groups; g++)
             fetch_blocks(weights + g * next, scales + g * n_blocks * HARKEN_GROUP, block_bytes(matrix));
         if (bits == 7)
