@@ -80,7 +80,8 @@ def bounded_body(scope: Scope, receive: Receive, max_bytes: int, param: str | No
         param=param,
     )
     headers = Headers(scope=scope)
-    if encoding := headers.get("content-encoding", "").strip().lower().removeprefix("identity"):
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
         message = f"Content-Encoding {encoding!r}: allowed is none, or identity"
         raise RequestError(message, status=415, code="unsupported_content_encoding")
     declared = headers.get("content-length", "")

@@ -30,7 +30,8 @@ INLINE i32x16 dot_pairs(i32x16 sums, pair_weights weights, const int16_t *x) {
 }
 
 #define LINEAR_TILE 8
-#define PAIR_TILE 6
+#define WIDE_GROUPS 2
+#define WIDE_TILE 6
 #define ATTENTION_TILE 16
 #define ROW_TILE 12
 #define GROUP_TILE 2

@@ -8,10 +8,12 @@
 #define ROW_TILE 6
 #define GROUP_TILE 1
 #endif
-#ifdef PAIR_TILE /* vectors that share what is read of two groups with weights of 7 bits */
-#define VECTORS_SHARING PAIR_TILE
-#else
+#ifndef WIDE_TILE /* of weights of 7 bits, many vectors; blocks of positions are multiples of VECTORS_SHARING */
+#define WIDE_GROUPS 1
+#define WIDE_TILE LINEAR_TILE
 #define VECTORS_SHARING 8
+#else
+#define VECTORS_SHARING WIDE_TILE
 #endif
 #ifndef ATTENTION_TILE
 #define ATTENTION_TILE LINEAR_TILE /* keys, or channels, whose sums are in work */

@@ -137,8 +137,9 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
         i32x16 sums[2][LINEAR_TILE];
         if (share)
             fetch(ahead + block * share, share);
-        for (int g = 0; !share && first == 0 && g < n_groups; g++)
-            fetch_blocks(weights + g * next, scales + g * n_blocks * HARKEN_GROUP, block_bytes(matrix));
+        else
+            for (int g = 0; first == 0 && g < n_groups; g++)
+                fetch_blocks(weights + g * next, scales + g * n_blocks * HARKEN_GROUP, block_bytes(matrix));
         if (bits == 7)
             dot_block_7(weights, next, n_groups, values + block * HARKEN_BLOCK, matrix->columns, offsets + block,
                         n_blocks, n, sums);
@@ -180,15 +181,7 @@ TILE_OF(8)
 #endif
 #undef TILE_OF
 
-#ifdef PAIR_TILE /* two groups share each number that is read of the vectors */
-#define WIDE_GROUPS 2
-#define WIDE_TILE PAIR_TILE
-#else
-#define WIDE_GROUPS 1
-#define WIDE_TILE LINEAR_TILE
-#endif
-
-/* One of the tiles of many vectors times weights of 7 bits. */
+/* One of the tiles of many vectors times weights of 7 bits; its groups share each number that is read of the vectors. */
 static void linear_wide(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
                         int64_t first, enum harken_output output, void *const *y, int64_t shift, const char *ahead,
                         int64_t share) {
